@@ -100,6 +100,28 @@ def test_one_run_makes_both(structured, tmp_path, capsys):
     assert "DIFFERS" not in told and all(f"{what}: hold" in told for what in ("masks and weights", "sparsity"))
 
 
+@pytest.mark.parametrize("structured", ["depth", "width"])
+def test_smaller_network_recovers_first(structured, tmp_path, capsys):
+    places = (f"cache_dir={tmp_path / 'cache'}", f"results_dir={tmp_path / 'results'}", *ON_CPU)
+    quick = ("debug=tiny", "kernel=reference", "report.html=false", "report.plot=false", "recovery=distill")
+    block = (f"structured={structured}", "pattern=block_wise", "granularity=8", "sparsity=0.75")
+    share = (
+        *block,
+        "structured.recovery_share=0.4",
+        "recipe.recovery_epochs=null",
+        "recipe.recovery_steps=5",
+        "control=dense_distilled",
+    )
+    ran = sf.run(*quick, *places, *share)
+    row = json.loads((ran.folder / "row.json").read_text())
+    assert row["cost"]["recovery_steps"] == 5 and row["choice"]["structured_parameters"]["recovery_share"] == 0.4
+    assert row["quality"]["dense_distilled"] is not None
+    (trained,) = [json.loads(file.read_text())["rounds"] for file in tmp_path.glob("cache/prune/*/training.json")]
+    assert [one["steps"] for one in trained] == [2]
+    assert main([str(ran.folder / "row.json"), "--cache-dir", str(tmp_path / "cache")]) in (0, 3)
+    assert "DIFFERS" not in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("structured", "alone"),
     [
@@ -122,6 +144,19 @@ def test_structured_alone_is_that_pattern(structured, alone, composed):
     ("overrides", "message"),
     [
         ("structured.sparsity=0.5", "^structured.sparsity=0.5: is 0 with structured=none"),
+        ("structured.recovery_share=0.5", "^structured.recovery_share=0.5: is 0 with structured=none"),
+        (
+            "structured=depth structured.recovery_share=0.5 pattern=dense",
+            "^structured.recovery_share=0.5: .* prunes nothing",
+        ),
+        (
+            "structured=depth structured.recovery_share=0.5",
+            "^structured.recovery_share=0.5: divides recipe.recovery_steps",
+        ),
+        (
+            "structured=depth structured.recovery_share=0.1 recipe.recovery_steps=4 recipe.recovery_epochs=null",
+            "^structured.recovery_share=0.1: leaves one of the two recoveries none of 4 steps",
+        ),
         ("structured=depth structured.sparsity=0.99", "^structured.sparsity=0.99: rounds to all of 4 blocks"),
         ("structured=depth structured.sparsity=0.05", "^structured.sparsity=0.05: rounds to none of 4 blocks"),
         ("structured=depth model.depth=1", "^structured=depth: takes whole blocks"),

@@ -1,5 +1,6 @@
 """Run the stages of one configuration in order."""
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -74,12 +75,13 @@ def _run_stages(experiment: Experiment, store: ArtifactStore, keys: "StageKeys")
     pruned = recovered = exported = continued = None
     with report.open_loggers(experiment, keys) as loggers:
         trained = dense.run(experiment, store, keys.dense, loggers)
+        recover_smaller = partial(recover.run_smaller, experiment, store, keys, trained, loggers)
         if experiment.continues_to("prune"):
-            pruned = prune.run(experiment, store, keys, trained, make_search)
+            pruned = prune.run(experiment, store, keys, trained, make_search, recover_smaller)
         if experiment.continues_to("recover"):
             # Of the points that share the control, one trains it first while the others recover; they find it finished.
             control.begin(experiment, store, keys, trained, loggers)
-            recovered = recover.run(experiment, store, keys, trained, pruned, loggers)
+            recovered = recover.run(experiment.own_recovery, store, keys, trained, pruned, loggers)
             continued = control.run(experiment, store, keys, trained, recovered, loggers)
         if experiment.continues_to("export"):
             exported = export.run(experiment, store, keys.export, pruned, recovered)

@@ -51,6 +51,14 @@ Expression = Annotated[str, AfterValidator(_compiles)]
 
 Class = TypeVar("Class", bound=type)
 
+LATER = {"recovery_share": 0.0, "multiple_of": 1}
+
+
+def without_later(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings but those that came after earlier records and change nothing: records, digests and keys stay the same."""
+    return {key: value for key, value in settings.items() if key not in LATER or value != LATER[key]}
+
+
 # No conversions except from int to float. Unknown arguments are errors.
 STRICT = ConfigDict(strict=True, allow_inf_nan=False, extra="forbid", arbitrary_types_allowed=True)
 

@@ -11,14 +11,14 @@ from torch.nn import functional
 
 import sparsefront as sf
 from sparsefront.data.base import DataInfo
-from sparsefront.inference.fusion.block_pass import make_dense_graph
+from sparsefront.inference.fusion.block_pass import make_dense_graph, rewrite_dense
 from sparsefront.inference.fusion.fused import FusedBlock
 from sparsefront.inference.fusion.fused_product import FusedProduct
 from sparsefront.inference.fusion.placement import Quantizes, QuantizesOutput
 from sparsefront.inference.fusion.prepared_block import ProductSpec
 from sparsefront.inference.fusion.products import FusedCorrectnessCheck
 from sparsefront.inference.fusion.sites import ProductWeight
-from sparsefront.inference.precision import LAST, Precision, activation_amax, explain_refusal
+from sparsefront.inference.precision import HEAD_IN_16_BITS, Precision, activation_amax, explain_refusal
 from sparsefront.inference.swap import load_sparse, save_choices
 from sparsefront.measure.correctness import output_error
 from sparsefront.measure.variants import DoesNotApply
@@ -82,7 +82,20 @@ class Mlp(nn.Module):
 
     def forward(self, x):
         hidden = self.first(x).relu()
-        return self.narrow(hidden), self.last(self.wide(hidden).relu())
+        return self.last(self.wide(hidden).relu() + self.narrow(hidden).mean(-1, keepdim=True))
+
+
+class Residual(nn.Module):
+    """The Linear that is called last does not give the output, which two others do."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(32, 32), nn.Linear(32, 32)
+        self.start, self.end = nn.Linear(32, 16), nn.Linear(32, 16)
+
+    def forward(self, x):
+        y = self.first(x).relu()
+        return self.start(y), self.end(y), x + self.last(y)
 
 
 @pytest.fixture
@@ -143,7 +156,9 @@ def test_blocks_run_in_fp8(bert):
     report = sf.swap(net, masks, TOKENS, precision="fp8")
     assert set(report.kernels) == {"blocked_fp8_reference"}
     inside = [name for name in linears(bert) if ".layer." in name]
-    assert report.low_precision_layers == dict.fromkeys([*inside, "bert.pooler.dense"], "fp8") | {"classifier": LAST}
+    assert report.low_precision_layers == dict.fromkeys([*inside, "bert.pooler.dense"], "fp8") | {
+        "classifier": HEAD_IN_16_BITS
+    }
     assert sum(isinstance(part, QuantizesOutput) for part in net.modules()) == 2
     assert sum(isinstance(part, Quantizes) and part.alone for part in net.modules()) == 2  # what attention gives
     down = [name for name in inside if name.endswith("output.dense") and "attention" not in name]
@@ -193,7 +208,7 @@ def test_a_linear_network_lists_every_layer(mlp):
     masks = {"wide": net.wide.weight.data != 0}
     before = copy.deepcopy(net)
     report = sf.swap(net, masks, inputs, precision="fp8")
-    assert report.low_precision_layers["first"] == "fp8" and LAST in report.low_precision_layers["last"]
+    assert report.low_precision_layers["first"] == "fp8" and HEAD_IN_16_BITS in report.low_precision_layers["last"]
     assert "multiples of 16" in report.low_precision_layers["narrow"]
     assert "at most 2 of 4 are allowed" in report.low_precision_layers["wide"]
     assert report.plan.layers["first"] == "dense_fp8_reference"
@@ -202,6 +217,11 @@ def test_a_linear_network_lists_every_layer(mlp):
     assert (
         whole.layers["wide"].kernel == "dense_int8_reference" and whole.dense_layers["wide"] == "it keeps every weight"
     )
+
+
+def test_heads_stay_in_16_bits():
+    reasons = rewrite_dense(Residual().eval(), {"x": torch.randn(4, 32)}, Precision("fp8"))
+    assert reasons == {"first": "fp8", "last": "fp8", "start": HEAD_IN_16_BITS, "end": HEAD_IN_16_BITS}
 
 
 def test_ranges_of_all_batches(mlp):

@@ -23,7 +23,7 @@ def _possible(module: Any, described: Any, **settings: Any) -> list[Any]:
 
 SPACES = {  # kernel -> (packed weight, described problem) -> every launch that it can be given
     "gathered_sm90": lambda packed, described: sm90.SPACE,
-    "gathered_simt": lambda packed, described: simt.SPACE[packed.width],
+    "gathered_simt": lambda packed, described: simt.launch_space(packed.width),
     "gathered_indexed": lambda packed, described: indexed.SPACE,
     "gathered_small_m": lambda packed, described: _possible(small_m, described),
     "blocked_sm90": lambda packed, described: blocked.SPACE,

@@ -3,8 +3,8 @@
 import torch
 from drawn_masks import n_of_m
 from sparsefront_kernels import FORMATS
+from sparsefront_kernels.cuda.launch import HOPPER
 from sparsefront_kernels.cuda.thread_per_output import (
-    SHARED_BYTES,
     ThreadPerOutputLaunch,
     ThreadPerOutputProblem,
     packed_chunks,
@@ -43,4 +43,4 @@ def test_numbers_may_straddle_words():
 def test_wide_slots_take_several_segments():
     wide = ThreadPerOutputProblem(8, 20480, 4096, 3, 32, 4, 5)
     fitting = segments(wide, ThreadPerOutputLaunch(1, 8, 1, 8))
-    assert fitting.chunks < wide.chunks and fitting.shared_bytes <= SHARED_BYTES
+    assert fitting.chunks < wide.chunks and fitting.shared_bytes <= HOPPER.block_bytes

@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from sparsefront_kernels import (
     KernelEntry,
     Problem,
     UnsupportedProblem,
+    cuda_library,
     entries,
     entry,
     families,
@@ -183,3 +185,25 @@ def test_problem_knows_its_shapes():
     mixed = Problem(2, 3, 4, torch.float32, "cpu", "row_to_feature")
     assert (mixed.x_shape, mixed.y_shape) == ((2, 3), (4, 2))
     assert len({kernel.name for kernel in entries()}) == len(entries())
+
+
+def test_kernels_of_triton_alone(monkeypatch):
+    """As on a GPU before Hopper without nvcc: neither CUDA libraries nor packages for Hopper, on a machine that has all."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: (9, 0))
+    monkeypatch.setattr(cuda_library, "built", lambda name: cuda_library.PACKAGE / name)
+    stored = FORMATS["gathered"].from_dense(torch.randn(256, 128), torch.ones(256, 128, dtype=torch.bool), tile=128)
+    problem = Problem(64, 128, 256, torch.float16, torch.device("cuda"))
+    assert "gathered_sm90" in [kernel.name for kernel in find(stored, problem).usable]
+    monkeypatch.setenv("SPARSEFRONT_KERNELS", "triton")
+    found = find(stored, problem)
+    assert [kernel.name for kernel in found.usable] == ["gathered_reference", "gathered_triton"]
+    assert found.unsupported["gathered_sm90"] == "SPARSEFRONT_KERNELS=triton leaves CUDA libraries out"
+    reason = "SPARSEFRONT_KERNELS=triton leaves out what needs compute capability 9.0"
+    assert find(stored, replace(problem, layout="feature_major")).unsupported["gathered_quack"] == reason
+    x = torch.randn(5, 128)  # in Triton's interpreter, on a CPU
+    (kernel,) = (one for one in find(stored, Problem(5, 128, 256, torch.float32, CPU)).usable if one.requires_cuda)
+    torch.testing.assert_close(kernel.run(x, kernel.pack(stored)), x @ stored.to_dense().t(), rtol=1e-4, atol=1e-4)
+    monkeypatch.setenv("SPARSEFRONT_KERNELS", "cuda")
+    with pytest.raises(ValueError, match="SPARSEFRONT_KERNELS=cuda: is triton, or unset for all kernels"):
+        find(stored, problem)

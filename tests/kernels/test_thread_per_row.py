@@ -4,8 +4,8 @@ import torch
 from drawn_masks import n_of_m
 from sparsefront_kernels import FORMATS
 from sparsefront_kernels.csr.sm90 import pack_for_sm90 as pack_csr
+from sparsefront_kernels.cuda.launch import HOPPER
 from sparsefront_kernels.cuda.thread_per_row import (
-    BLOCK_SHARED_BYTES,
     ThreadPerRowLaunch,
     ThreadPerRowProblem,
     passes,
@@ -53,7 +53,7 @@ class TestLaunches:
             (ThreadPerRowLaunch(1, 4, 2, 3, 1), 1, 768 * 128 + 4 * 4 * 2 * 64 * 4),
         ):
             assert (passes(problem, launch), shared_bytes(problem, launch)) == (times, size)
-            assert possible(problem, launch) and size <= BLOCK_SHARED_BYTES
+            assert possible(problem, launch) and size <= HOPPER.block_bytes
 
     def test_vectors_are_whole_and_aligned(self):
         x = torch.zeros(10, 24)

@@ -93,3 +93,42 @@ def test_what_stays():
     assert as_linears(net, ["encoder.layers.0.linear1", "decoder.layers.0.self_attn.k"]) == [
         "decoder.layers.0.self_attn"
     ]
+
+
+TRANSPOSED = {
+    "image": (
+        nn.ConvTranspose2d,
+        {"kernel_size": (3, 2), "stride": (2, 3), "padding": 1, "output_padding": (1, 2)},
+        (5, 6),
+    ),
+    "dilated": (nn.ConvTranspose2d, {"kernel_size": 3, "dilation": (1, 2), "bias": False}, (4, 4)),
+    "sequence": (nn.ConvTranspose1d, {"kernel_size": 4, "stride": 2, "padding": 1}, (7,)),
+}
+
+
+@pytest.mark.parametrize(("kind", "settings", "sides"), TRANSPOSED.values(), ids=TRANSPOSED)
+def test_transposed_convolutions_are_linears(kind, settings, sides, tmp_path):
+    torch.manual_seed(0)
+    make = lambda: nn.Sequential(kind(16, 16, **settings), nn.ReLU(), kind(16, 4, **settings)).eval()  # noqa: E731
+    net, fresh, x = make(), make(), torch.randn(2, 16, *sides)
+    expected, weight = net(x), net[0].weight
+    converted = copy.deepcopy(net)
+    as_linears(converted)
+    torch.testing.assert_close(converted(x), expected)
+    converted.load_state_dict(net.state_dict())
+    for layer in converted.children():
+        getattr(layer, "product", layer).register_forward_pre_hook(lambda *_: None)  # not the operator
+    torch.testing.assert_close(converted(x), expected)
+    torch.testing.assert_close(converted[0](x[0]), net[0](x[0]))
+    larger = [side + 1 for side in net[0](x).shape[2:]]
+    if settings.get("stride", 1) == 2:
+        torch.testing.assert_close(converted[0](x, larger), net[0](x, larger))
+    masks = sf.prune(net, "n_m", 0.5, importance="wanda", calibration=[(x,)], tell=len)
+    assert list(masks) == ["0.product"] and net[0].product.weight is weight
+    expected = net(x)
+    sf.save(tmp_path, net, masks)
+    loaded = sf.load(tmp_path, fresh)
+    torch.testing.assert_close(fresh(x), expected)
+    report = sf.swap(fresh, loaded, (x,))
+    assert report.layers["0.product"].is_sparse
+    torch.testing.assert_close(fresh(x), expected)

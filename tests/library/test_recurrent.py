@@ -1,4 +1,4 @@
-"""The gate matrices of nn.LSTM are pruned, recovered, saved, loaded and swapped as Linears."""
+"""The gate matrices of nn.LSTM and nn.GRU are pruned, recovered, saved, loaded and swapped as Linears."""
 
 import copy
 import warnings
@@ -19,7 +19,7 @@ from sparsefront.inference.choice import KernelChoice
 from sparsefront.inference.swap import load_sparse, save_choices
 from sparsefront.measure.execution_mode import fastest_execution_mode
 from sparsefront.models.linears import as_linears
-from sparsefront.models.recurrent import GateLinear, LstmSteps, SplitLSTM
+from sparsefront.models.recurrent import GateLinear, LstmSteps, SplitGRU, SplitLSTM
 from sparsefront.pruning.calibration import sum_over_inputs
 
 LENGTHS = torch.tensor([2, 5, 3])
@@ -27,40 +27,42 @@ TOKENS = torch.randint(0, 50, (4, 9), generator=torch.Generator().manual_seed(0)
 
 
 class Tagger(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, kind: type[nn.Module] = nn.LSTM) -> None:
         super().__init__()
         self.embedding = nn.Embedding(50, 32)
-        self.lstm = nn.LSTM(32, 32, 2, batch_first=True, bidirectional=True, dropout=0.2)
+        self.lstm = kind(32, 32, 2, batch_first=True, bidirectional=True, dropout=0.2)
         self.head = nn.Linear(64, 7)
 
     def forward(self, input_ids: Tensor) -> Tensor:
         return self.head(self.lstm(self.embedding(input_ids))[0])
 
 
-def tagger() -> nn.Module:
+def tagger(kind: type[nn.Module] = nn.LSTM) -> nn.Module:
     torch.manual_seed(0)
-    return Tagger().eval()
+    return Tagger(kind).eval()
 
 
 def quiet(line: str) -> None:
     pass
 
 
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
 @pytest.mark.parametrize("bidirectional", [False, True])
 @pytest.mark.parametrize("batch_first", [False, True])
-def test_outputs_of_the_operator(batch_first, bidirectional):
+def test_outputs_of_the_operator(batch_first, bidirectional, kind):
     """Fused and step by step, of padded and packed sequences and of one alone, with a state and without."""
     torch.manual_seed(0)
     padded = torch.randn(3, 5, 6)
     packed = pack_padded_sequence(padded, LENGTHS, batch_first=True, enforce_sorted=False)
     for layers, bias in product((1, 2), (False, True)):
-        lstm = nn.LSTM(6, 8, layers, bias=bias, batch_first=batch_first, bidirectional=bidirectional)
-        fused, steps = SplitLSTM(lstm), copy.deepcopy(SplitLSTM(lstm))
+        lstm = kind(6, 8, layers, bias=bias, batch_first=batch_first, bidirectional=bidirectional)
+        split = SplitLSTM if kind is nn.LSTM else SplitGRU
+        fused, steps = split(lstm), copy.deepcopy(split(lstm))
         steps.hh_l0.register_forward_pre_hook(lambda *_: None)
         states, rows = layers * (1 + bidirectional), 3 if batch_first else 5
         for x, batch in ((padded, (rows,)), (padded[0], ()), (packed, (3,))):
             state = torch.randn(2, states, *batch, 8)
-            for given in (None, tuple(state)):
+            for given in (None, tuple(state) if kind is nn.LSTM else state[0]):
                 expected = lstm(x, given)
                 for found in (fused(x, given), steps(x, given)):
                     torch.testing.assert_close(found[1], expected[1])
@@ -158,9 +160,9 @@ PATTERNS = {
 }
 
 
-@pytest.mark.parametrize("pattern", PATTERNS)
-def test_every_pattern(pattern, tmp_path):
-    net = tagger()
+@pytest.mark.parametrize(("kind", "pattern"), [*((nn.LSTM, pattern) for pattern in PATTERNS), (nn.GRU, "block_wise")])
+def test_every_pattern(kind, pattern, tmp_path):
+    net = tagger(kind)
     parameter = net.lstm.weight_hh_l0
     masks = sf.prune(net, pattern, 0.5, granularity=PATTERNS[pattern], example_inputs=(TOKENS,), tell=quiet)
     assert set(masks) == {f"lstm.{part}_l{at}" for part in ("ih", "hh") for at in ("0", "0_reverse", "1", "1_reverse")}
@@ -169,7 +171,7 @@ def test_every_pattern(pattern, tmp_path):
     ]
     assert net.lstm.hh_l0.weight is parameter  # an optimizer may hold it
     # what masked weights give in an nn.LSTM
-    plain = tagger()
+    plain = tagger(kind)
     plain.load_state_dict(
         {
             name if "lstm" not in name else "lstm.{2}_{1}".format(*name.split(".")): tensor
@@ -179,7 +181,7 @@ def test_every_pattern(pattern, tmp_path):
     expected = plain(TOKENS)
     torch.testing.assert_close(net(TOKENS), expected)
     sf.save(tmp_path, net, masks)
-    fresh = Tagger().eval()
+    fresh = Tagger(kind).eval()
     loaded = sf.load(tmp_path, fresh)
     assert all(torch.equal(loaded[layer], mask) for layer, mask in masks.items())
     report = sf.swap(fresh, loaded, (TOKENS,))

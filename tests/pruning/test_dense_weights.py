@@ -34,8 +34,8 @@ class Many(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.tokens, self.places = nn.Embedding(32, 16), nn.Embedding(8, 16)
-        self.conv, self.up = nn.Conv1d(16, 16, 3, padding=1), nn.ConvTranspose1d(16, 16, 1)
-        self.lstm, self.gru = nn.LSTM(16, 32, batch_first=True, proj_size=16), nn.GRU(16, 16, batch_first=True)
+        self.conv, self.up = nn.Conv1d(16, 16, 3, padding=1), nn.ConvTranspose1d(16, 16, 1, groups=2)
+        self.lstm, self.rnn = nn.LSTM(16, 32, batch_first=True, proj_size=16), nn.RNN(16, 16, batch_first=True)
         # with added keys it is not split
         self.attention, self.norm = nn.MultiheadAttention(16, 2, batch_first=True, add_bias_kv=True), nn.LayerNorm(16)
         self.experts, self.read, self.body, self.idle, self.head = Experts(), *(nn.Linear(16, 16) for _ in range(4))
@@ -43,7 +43,7 @@ class Many(nn.Module):
     def forward(self, tokens):
         x = self.tokens(tokens) + self.places.weight[: tokens.shape[1]]
         x = self.up(self.conv(x.mT)).mT
-        x = self.gru(self.lstm(x)[0])[0]
+        x = self.rnn(self.lstm(x)[0])[0]
         x = self.norm(self.attention(x, x, x)[0]) + self.experts(x[:, :1])
         return self.head(self.body(F.linear(x, self.read.weight)))
 
@@ -53,7 +53,7 @@ DENSE = {
     "places": TORCH.format("Embedding"),
     "up": TORCH.format("ConvTranspose1d"),
     "lstm": "an LSTM with projections (proj_size=16) is not split into Linears",
-    "gru": TORCH.format("GRU"),
+    "rnn": TORCH.format("RNN"),
     "attention.in_proj_weight": READ.format("MultiheadAttention"),
     "experts.up": READ.format("Experts"),
 }
@@ -82,7 +82,7 @@ def test_reasons_of_every_kind(net, capsys):
     assert count_weights(net) == weights
     assert capsys.readouterr().out.splitlines()[1] == (
         f"prune: 50.0% of the weights in 1 layer are zero, {128 / weights:.1%} of all in the network; dense: 2 Embedding, "
-        "1 ConvTranspose1d, 1 LSTM, 1 GRU, 1 MultiheadAttention, 1 Experts"
+        "1 ConvTranspose1d, 1 LSTM, 1 RNN, 1 MultiheadAttention, 1 Experts"
     )
     report = sf.swap(net, masks, (TOKENS,))
     assert report.others == DENSE and report.sparse_layer_share == 1 / 6

@@ -467,6 +467,16 @@ def test_setting_that_came_later(row, capsys):
     )
 
 
+def test_rewinding_record_keeps_its_default(tiny, finished, tmp_path, capsys):
+    """`recovery.epochs` was null once where none was set."""
+    cache = finished.parents[1] / "cache"
+    rewinds = ("pattern=n_m", "sparsity=0.5", "recipe.epochs=4", "recipe.recovery_epochs=2", "recovery=lr_rewind")
+    null = "recovery.epochs=null"
+    folder = sf.run(*tiny, f"cache_dir={cache}", f"results_dir={tmp_path}", *rewinds, null).folder
+    text(".hydra/overrides.yaml", f"- {null}\n", "")(folder / "row.json")
+    assert main([str(folder), "--cache-dir", str(cache)]) in SEEN, capsys.readouterr()
+
+
 def test_configuration_of_another_version(row, capsys):
     edit(row, "identity", "commit", "0" * 40, forge=True)
     file = row.parent / ".hydra" / "config.yaml"

@@ -69,6 +69,8 @@ class GlobalAllocation(Allocation):
         """Windows are pruned independently, so they cannot be ranked across layers."""
         if pattern.mixed:
             return SAME_PATTERN
+        if pattern.multiple_of > 1:
+            return "ranks the units of all layers together, and their widths are then no multiples"
         return "ranks groups across layers, and each layer keeps n of every m" if pattern.balanced else None
 
     @abstractmethod

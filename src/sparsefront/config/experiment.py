@@ -112,6 +112,29 @@ class Experiment:
         )
 
     @property
+    def smaller_recovery(self) -> "Experiment | None":
+        """`shrinking` with its share of the recovery's steps; None if all of them follow the pruning."""
+        shrinking, steps = self.shrinking, self.recipe.recovery_steps or 0
+        first = round(self.structured.recovery_share * steps)
+        return None if shrinking is None or not first else shrinking._with_recovery_steps(first)
+
+    @property
+    def own_recovery(self) -> "Experiment":
+        """This experiment with the recovery steps that `smaller_recovery` leaves."""
+        first = self.smaller_recovery
+        if first is None or self.recipe.recovery_steps is None or first.recipe.recovery_steps is None:
+            return self
+        return self._with_recovery_steps(self.recipe.recovery_steps - first.recipe.recovery_steps)
+
+    def _with_recovery_steps(self, steps: int) -> "Experiment":
+        recipe = replace(self.recipe, recovery_steps=steps)
+        return replace(
+            self,
+            recipe=recipe,
+            settings=self.settings | {"recipe": self.settings["recipe"] | {"recovery_steps": steps}},
+        )
+
+    @property
     def leaves_dense(self) -> bool:
         """Whether the recovery lifts the masks and ends with a dense network."""
         return self.pattern.prunes and self.recovery.leaves_dense

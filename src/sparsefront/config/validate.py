@@ -40,6 +40,7 @@ from sparsefront.options import options_where
 from sparsefront.patterns.base import to_record
 from sparsefront.patterns.depth import Depth
 from sparsefront.patterns.width import units_to_prune
+from sparsefront.progress import counted
 from sparsefront.pruning.block_by_block import inside
 from sparsefront.pruning.layers import plan_pruning, require_matches, require_no_groups
 from sparsefront.pruning.prune import check_pruning
@@ -48,6 +49,7 @@ from sparsefront.pruning.structure import remove_units
 from sparsefront.pruning.structured import Structured
 from sparsefront.schedule.one_shot import OneShot
 from sparsefront.search.space import require_choosable
+from sparsefront.settings_class import without_later
 
 log = logging.getLogger(__name__)
 BASES = {f.name: f.type for f in fields(Experiment) if f.name in GROUPS}
@@ -71,9 +73,13 @@ def validate(config: DictConfig, *, trust: Sequence[str] | None = None) -> Exper
     choices["recipe"] = _recipe_taken(choices)
     parts |= {group: _build(group, config, choices, trust) for group in GROUPS if group not in parts}
     settings, sparsity = {group: plain(config[group]) for group in GROUPS}, float(config.sparsity)
+    settings |= {group: without_later(settings[group]) for group in ("structured", "pattern")}
     structured = parts["structured"]
     if structured.pattern is not None and not parts["pattern"].prunes:  # the same as that pattern alone
         alone = {"structured": Structured(), "pattern": structured.pattern}
+        if structured.recovery_share > 0:
+            allowed = "is for a network that pattern prunes next, and pattern=dense prunes nothing"
+            raise InvalidSetting("structured.recovery_share", structured.recovery_share, allowed)
         if structured.pattern.takes_blocks:
             alone |= {"allocation": PerLayer(), "schedule": OneShot()}  # as within a composition
             choices |= {group: alone[group].name for group in ("allocation", "schedule")}
@@ -373,6 +379,20 @@ def _check_structured(experiment: Experiment) -> None:
     with _of_structured():
         shrinking.importance.check(shrinking.pruning)
         _check_pattern(shrinking)
+    share, training = experiment.structured.recovery_share, experiment.continued_recovery
+    if share == 0:
+        return
+    if training is None or training.leaves_dense or training.plan(experiment.recipe, 1).steps is None:
+        allowed = (
+            "divides recipe.recovery_steps, the steps of a recovery that trains under masks from its start to its end"
+        )
+        raise InvalidSetting("structured.recovery_share", share, allowed)
+    first = experiment.smaller_recovery
+    if first is None or first.recipe.recovery_steps == experiment.recipe.recovery_steps:
+        steps = counted(experiment.recipe.recovery_steps or 0, "step")
+        raise InvalidSetting("structured.recovery_share", share, f"leaves one of the two recoveries none of {steps}")
+    with _of_structured():
+        _check_recovery(first)
 
 
 @contextmanager
@@ -398,7 +418,9 @@ def _smaller(net: nn.Module, shrinking: Experiment, prunable: Sequence[str]) -> 
         return net
     hidden_layers = getattr(shrinking.recovery, "hidden_layers", None) or ()
     for tie, removed_count in zip(
-        plan.ties, units_to_prune(plan.ties, plan.pruned_shapes, shrinking.sparsity), strict=True
+        plan.ties,
+        units_to_prune(plan.ties, plan.pruned_shapes, shrinking.sparsity, pattern.multiple_of),
+        strict=True,
     ):
         if removed_count:
             for name in hidden_layers:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Collection, Container, Mapping
 from dataclasses import replace
 from functools import partial
+from typing import NamedTuple
 
 from sparsefront_kernels import KernelEntry, labeled
 from sparsefront_kernels.sparse_layer import SparseLayer
@@ -22,7 +23,7 @@ from sparsefront.inference.autotune import (
 from sparsefront.inference.choice import KernelChoice
 from sparsefront.inference.fusion.plan import FusionPlan, FusionReport
 from sparsefront.inference.network_modules import join_groups, replace_module
-from sparsefront.inference.precision import LAST, Precision
+from sparsefront.inference.precision import HEAD_IN_16_BITS, Precision
 from sparsefront.inference.recurrent import STEPS
 from sparsefront.inference.swap_report import LayerSwap, describe_precision, why_16_bits
 from sparsefront.masks.weight_view import as_matrix
@@ -30,32 +31,38 @@ from sparsefront.measure.memory import count_bytes
 from sparsefront.measure.problems import LayerInput, observe_problems
 from sparsefront.measure.timers import launch_in_use
 from sparsefront.networks import layer_weight
-from sparsefront.pruning.layers import KEEPS_ALL, UNREACHED, explain_nested, in_groups, layer_unsupported_reason
+from sparsefront.pruning.layers import KEEPS_ALL, UNREACHED, explain_nested, heads, in_groups, layer_unsupported_reason
 
 NOTHING = "kernel=none: the masked weight is multiplied densely"
 
 
-def observe_called_linears(net: nn.Module, inputs: dict[str, Tensor]) -> dict[str, LayerInput]:
-    """Linears that one forward calls -> their inputs, in the order of their first calls."""
-    names = [name for name, module in net.named_modules() if isinstance(module, nn.Linear)]
-    return observe_problems(net, inputs, names)
-
-
-def stays_in_16_bits(net: nn.Module, name: str, last: str | None, precision: Precision) -> str | None:
-    """Why not to try low precision for an unpruned Linear, or None.
-
-    Args:
-        last: the Linear that is called last.
+class CalledLinears(NamedTuple):
+    """Args:
+    inputs: Linear -> its input, in the order of first calls.
+    heads: those that give the network's output (`pruning.layers.heads`).
     """
+
+    inputs: dict[str, LayerInput]
+    heads: Collection[str]
+
+
+def observe_called_linears(net: nn.Module, inputs: dict[str, Tensor]) -> CalledLinears:
+    """The Linears that one forward calls."""
+    names = [name for name, module in net.named_modules() if isinstance(module, nn.Linear)]
+    return CalledLinears(observe_problems(net, inputs, names), heads(net, inputs))
+
+
+def stays_in_16_bits(net: nn.Module, name: str, heads: Container[str], precision: Precision) -> str | None:
+    """Why not to try low precision for an unpruned Linear, or None."""
     layer = net.get_submodule(name)
     weight = layer_weight(layer)
     reason = layer_unsupported_reason(layer) or explain_nested(net, name)
-    reason = reason or (LAST if name == last else None)
+    reason = reason or (HEAD_IN_16_BITS if name in heads else None)
     return reason or precision.explain_16_bits([name], (weight.shape[0], weight.shape[1]), weight.dtype)
 
 
 def quantize_linears(
-    net: nn.Module, linears: dict[str, LayerInput], known: Container[str], precision: Precision
+    net: nn.Module, linears: CalledLinears, known: Container[str], precision: Precision
 ) -> dict[str, str]:
     """Run every supported Linear in low precision, in place, without timing it.
 
@@ -65,11 +72,11 @@ def quantize_linears(
     Returns:
         Linear that stays in 16 bits -> why.
     """
-    last, reasons = next(reversed(linears), None), {}
-    for name, received in linears.items():
+    reasons = {}
+    for name, received in linears.inputs.items():
         if name in known:
             continue
-        reason = stays_in_16_bits(net, name, last, precision)
+        reason = stays_in_16_bits(net, name, linears.heads, precision)
         if reason is None:
             layer = net.get_submodule(name)
             assert isinstance(layer, nn.Linear)  # by `observe_called_linears`
@@ -222,43 +229,44 @@ def record_layer(
 
 def linear_inputs(
     net: nn.Module, problems: Mapping[str, LayerInput], inputs: Mapping[str, Tensor] | None, precision: Precision
-) -> dict[str, LayerInput]:
-    """Inputs of all Linears in the order of their calls if low precision is allowed; else empty."""
+) -> CalledLinears:
+    """The called Linears if low precision is allowed; else none."""
     if not precision.is_low:
-        return {}
+        return CalledLinears({}, ())
     if inputs is not None:
         return observe_called_linears(net, dict(inputs))
-    return {name: seen for name, seen in problems.items() if isinstance(net.get_submodule(name), nn.Linear)}
+    linears = {name: seen for name, seen in problems.items() if isinstance(net.get_submodule(name), nn.Linear)}
+    return CalledLinears(linears, heads(net, None))
 
 
 def try_low_dense(
     net: nn.Module,
     name: str,
-    linears: dict[str, LayerInput],
+    linears: CalledLinears,
     choice: KernelChoice,
     plan: FusionPlan | None,
     precision: Precision,
 ) -> Trial:
     """Autotune dense low-precision kernels for a layer; the result has no module where the layer stays unchanged."""
     layer = net.get_submodule(name)
-    if name not in linears:
+    if name not in linears.inputs:
         return Trial(dense_name(layer))
-    reason = NOTHING if choice.swaps_nothing else stays_in_16_bits(net, name, next(reversed(linears)), precision)
+    reason = NOTHING if choice.swaps_nothing else stays_in_16_bits(net, name, linears.heads, precision)
     if reason is not None:
         return Trial(dense_name(layer), unsupported={kernel.name: reason for kernel in precision.kernels()[:1]})
     assert isinstance(layer, nn.Linear)  # by `observe_called_linears`
     plain = choice.mode == "reference" or not layer.weight.is_cuda
-    candidates = low_dense_candidates(layer.weight.detach(), linears[name].problem, precision, plain=plain)
+    candidates = low_dense_candidates(layer.weight.detach(), linears.inputs[name].problem, precision, plain=plain)
     if plan is not None:
         planned = plan.layers.get(name, dense_name(layer))
         candidates = replace(candidates, usable=[one for one in candidates.usable if one.label == planned])
     scale = precision.x_scale([name])
-    return autotune_layer(layer, candidates, linears[name], timed=plan is None, x_scale=scale)
+    return autotune_layer(layer, candidates, linears.inputs[name], timed=plan is None, x_scale=scale)
 
 
 def quantize_others(
     net: nn.Module,
-    linears: dict[str, LayerInput],
+    linears: CalledLinears,
     pruned: Container[str],
     fusion: FusionReport,
     choice: KernelChoice,
@@ -272,7 +280,7 @@ def quantize_others(
     """
     kernels, precisions = {}, {}
     unchanged = {layer: product for block in fusion.faster_dense for layer, product in fusion.layers_of(block).items()}
-    for name in linears:
+    for name in linears.inputs:
         if name in pruned:
             continue
         product = fusion.product_of.get(name)

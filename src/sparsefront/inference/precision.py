@@ -27,7 +27,7 @@ PRECISIONS = {
 CAPABILITY = {"fp8": (8, 9), "int8": (8, 0)}  # minimum compute capability
 MULTIPLE = 16  # N and K of 8-bit products must be multiples of it
 CONVOLUTION = "convolutions stay in 16 bits"
-LAST = "the last Linear, which gives the network's output, stays in 16 bits"
+HEAD_IN_16_BITS = "the head, which gives the network's output, stays in 16 bits"
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,7 @@ def swap_lstms(
         layers, dense_layers: of the report; updated in place.
     """
     for name, lstm in list(net.named_modules()):
-        if not isinstance(lstm, SplitLSTM):
+        if type(lstm) is not SplitLSTM:
             continue
         pruned_lstm = _Lstm(name, lstm, export, masked)
         if pruned_lstm.layers and not choice.swaps_nothing:

@@ -125,7 +125,7 @@ def swap_layers(
         plan: choices of an earlier swap of these weights (`SwapReport.plan`), which are repeated without timing.
         timed: product times of earlier swaps on this device, extended by those of this one: the same weights under another
             choice of kernels are not timed again.
-        precision: of low-precision kernels to try next to 16-bit ones, in unpruned Linears too, except for the last Linear.
+        precision: of low-precision kernels to try next to 16-bit ones, in unpruned Linears too, except for the head.
     Raises:
         InvalidSetting: a forced kernel runs on none of the pruned layers (key `name` or `family`).
         RuntimeError: the export's weights do not fit the net.
@@ -325,7 +325,7 @@ def swap(
         kernel: auto, sparse (never dense), reference, none; the name of a kernel or of a storage family; or a KernelChoice.
         packed: the same layers in their storage formats, as in an export; None: they are packed now.
         precision: none, fp8, fp8_static or int8: of low-precision kernels to try next to 16-bit ones, in unpruned Linears too.
-            Attention, norms, convolutions and the last Linear stay in 16 bits.
+            Attention, norms, convolutions and the head stay in 16 bits.
         calibration: for fp8_static, Linear -> largest absolute value of its inputs, from
             `inference.precision.activation_amax`; other Linears stay in 16 bits.
         lengths: real tokens of each row of the example inputs, which come first: the network then computes no padding, in

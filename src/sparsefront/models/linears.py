@@ -1,8 +1,8 @@
 """Rebuild layers with other weight storage as Linears, so that they can be pruned and swapped.
 
 transformers' `Conv1D` (GPT-2) stores [K, N], its experts are 3-D, `nn.MultiheadAttention` packs three weights into one
-parameter, `nn.LSTM` has its own weights, and torchvision's Swin attention reads the weights of its Linears without calling
-them. Outputs are equal up to rounding.
+parameter, `nn.LSTM` and `nn.GRU` have their own weights, transposed convolutions multiply pixels and add up patches, and
+torchvision's Swin attention reads the weights of its Linears without calling them. Outputs are equal up to rounding.
 """
 
 from collections.abc import Collection
@@ -10,10 +10,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.modules.conv import _ConvTransposeNd
 
 from sparsefront.models.attention import PROJECTIONS, WindowAttention, replace_modules, split_multihead_attention
 from sparsefront.models.experts import SplitExperts, are_experts
-from sparsefront.models.recurrent import SplitLSTM, unsplit_reason
+from sparsefront.models.recurrent import SplitGRU, SplitLSTM, is_plain_linear, unsplit_reason
 from sparsefront.networks import has_forward_hooks
 
 
@@ -47,19 +49,72 @@ class Conv1DLinear(nn.Linear):
             state_dict[name] = weight
 
 
+class SplitConvTranspose(nn.Module):
+    """A drop-in replacement for `nn.ConvTranspose1d` and `nn.ConvTranspose2d` without groups: the Linear `product`, whose outputs
+    [C_out * kh * kw] are the patches of each pixel, and their sum. Also loads state dicts of those.
+
+    Args:
+        packed: source of parameters and settings.
+        copies: give it its own weight, for a network that shares it with another.
+    """
+
+    def __init__(self, packed: _ConvTransposeNd, copies: bool) -> None:
+        super().__init__()
+        weight, self.dims = packed.weight, packed.weight.dim() - 2
+        matrix = weight.detach().flatten(1).t().contiguous()
+        self.product = nn.Linear(*reversed(matrix.shape), bias=False, device="meta")
+        if copies:
+            weight = nn.Parameter(matrix, requires_grad=weight.requires_grad)
+        else:
+            weight.grad, weight.data = None, matrix
+        self.product.weight, self.bias = weight, packed.bias
+        self.out_channels, self.kernel_size, self.dilation = packed.out_channels, packed.kernel_size, packed.dilation
+        self.stride, self.padding, self.output_padding = packed.stride, packed.padding, packed.output_padding
+        self.train(packed.training)
+
+    def forward(self, input: Tensor, output_size: list[int] | None = None) -> Tensor:
+        """As nn.ConvTranspose2d: [B, C_in, H, W] or [C_in, H, W]."""
+        settings = self.stride, self.padding, self.kernel_size
+        more: Any = _ConvTransposeNd._output_padding(self, input, output_size, *settings, self.dims, self.dilation)  # type: ignore[arg-type]
+        if is_plain_linear(self.product):
+            weight = self.product.weight.t().unflatten(1, (self.out_channels, *self.kernel_size))
+            run: Any = F.conv_transpose1d if self.dims == 1 else F.conv_transpose2d
+            result: Tensor = run(input, weight, self.bias, self.stride, self.padding, more, 1, self.dilation)
+            return result
+        x = input if input.dim() == self.dims + 2 else input[None]
+        sides = zip(x.shape[2:], *settings, self.dilation, more, strict=True)
+        size = [
+            (pixels - 1) * stride - 2 * padding + dilation * (taps - 1) + rest + 1
+            for pixels, stride, padding, taps, dilation, rest in sides
+        ]
+        fill = [1] * (2 - self.dims)  # a sequence is an image of one row
+        shape = {"kernel_size": (*fill, *self.kernel_size), "dilation": (*fill, *self.dilation)}
+        shape |= {"padding": (*(0 for _ in fill), *self.padding), "stride": (*fill, *self.stride)}
+        patches = self.product(x.flatten(2).transpose(1, 2)).transpose(1, 2)
+        y = F.fold(patches, (*fill, *size), **shape).reshape(len(x), self.out_channels, *size)
+        y = y if self.bias is None else y + self.bias.view(-1, *(1 for _ in size))
+        return y if x is input else y[0]
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *rest: Any) -> None:
+        weight = state_dict.pop(f"{prefix}weight", None)
+        if weight is not None:
+            state_dict[f"{prefix}product.weight"] = weight.flatten(1).t().contiguous()
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+
+
 def as_linears(net: nn.Module, layers: Collection[str] | None = None, *, copies: bool = False) -> list[str]:
-    """Rebuild such layers in place; parameters of a Conv1D or LSTM stay the same objects.
+    """Rebuild such layers in place; parameters of a Conv1D, transposed convolution or LSTM stay the same objects.
 
     Layers with forward hooks, added keys or projections, or in an `nn.TransformerEncoder` that makes nested tensors, are not
     rebuilt.
 
     Args:
         layers: rebuild only what contains these Linears; None: all.
-        copies: give a Conv1D its own parameters, for a network that shares its weights with another.
+        copies: give a Conv1D or transposed convolution its own parameters, for a network that shares its weights with another.
     Returns:
         the names of the replaced modules.
     """
-    packed = nn.MultiheadAttention | nn.LSTM
+    packed = nn.MultiheadAttention | nn.LSTM | nn.GRU | nn.ConvTranspose1d | nn.ConvTranspose2d
     if not any(
         _is_conv1d(module) or _is_window_attention(module) or are_experts(module) or isinstance(module, packed)
         for module in net.modules()
@@ -80,9 +135,13 @@ def as_linears(net: nn.Module, layers: Collection[str] | None = None, *, copies:
         if are_experts(module):
             selected = layers is None or any(layer.startswith(f"{name}.0.") for layer in layers)
             return SplitExperts(module) if selected else None
-        if isinstance(module, nn.LSTM):
+        if isinstance(module, nn.LSTM | nn.GRU):
             selected = layers is None or any(layer.startswith((f"{name}.ih_l", f"{name}.hh_l")) for layer in layers)
-            return SplitLSTM(module) if selected and unsplit_reason(module) is None else None
+            split = SplitLSTM if isinstance(module, nn.LSTM) else SplitGRU
+            return split(module) if selected and unsplit_reason(module) is None else None
+        if isinstance(module, nn.ConvTranspose1d | nn.ConvTranspose2d):
+            selected = layers is None or f"{name}.product" in layers
+            return SplitConvTranspose(module, copies) if selected and _is_plain_transposed(module) else None
         if not isinstance(module, nn.MultiheadAttention) or module in nested or not _can_be_split(module):
             return None
         parts = [f"{name}.{part}" for part in (*PROJECTIONS, "out")]
@@ -105,6 +164,11 @@ def _is_window_attention(module: nn.Module) -> bool:
     kind = f"{type(module).__module__}.{type(module).__name__}"
     known = kind == "torchvision.models.swin_transformer.ShiftedWindowAttention"
     return known and not any(map(has_forward_hooks, module.modules()))
+
+
+def _is_plain_transposed(module: _ConvTransposeNd) -> bool:
+    plain = type(module) in (nn.ConvTranspose1d, nn.ConvTranspose2d) and "weight" in module._parameters
+    return plain and module.groups == 1 and not has_forward_hooks(module)
 
 
 def _can_be_split(packed: nn.MultiheadAttention) -> bool:

@@ -1,13 +1,14 @@
-"""An LSTM whose gate matrices are Linears, so that each can be pruned and swapped.
+"""An LSTM or GRU whose gate matrices are Linears, so that each can be pruned and swapped.
 
 `nn.LSTM` keeps all weights as its own parameters and multiplies in one fused operator. `SplitLSTM` calls the same operator
 while its Linears are plain, and runs step by step if one of them has hooks or is replaced by a sparse layer, or in a dtype that
-the operator would not use. `LstmSteps` runs plain Linears for inputs of which a part is known only step by step.
+the operator would not use; so does `SplitGRU`. `LstmSteps` runs plain Linears for inputs of which a part is known only step by
+step.
 """
 
 from collections.abc import Callable, Sequence
 from functools import cache, partial
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -17,24 +18,34 @@ from torch.nn.utils.rnn import PackedSequence
 
 from sparsefront.networks import has_forward_hooks
 
-State = tuple[Tensor, Tensor]  # h and c
+State = tuple[Tensor, ...]  # h and, of an LSTM, c
 T = TypeVar("T")
 
 
 class GateLinear(nn.Linear):
-    """The weight [4H, K] of an LSTM's input, forget, cell and output gates."""
+    """The weight [4H, K] of an LSTM's input, forget, cell and output gates, or [3H, K] of a GRU's reset, update and new."""
 
 
-def unsplit_reason(lstm: nn.LSTM) -> str | None:
-    """Why an LSTM cannot be split, or None."""
-    if not all(name in lstm._parameters for name in lstm._flat_weights_names):
-        return "an LSTM whose weights are computed from other parameters is not split into Linears"
-    if type(lstm) is not nn.LSTM:
-        return f"a {type(lstm).__name__} may compute something else than nn.LSTM"
-    if lstm.proj_size:
-        return f"an LSTM with projections (proj_size={lstm.proj_size}) is not split into Linears"
-    if has_forward_hooks(lstm):
-        return "an LSTM with forward hooks is not split into Linears"
+def gru_gates(from_input: Tensor, from_state: Tensor, h: Tensor) -> State:
+    """As `lstm_gates`, of a GRU: products [B, 3H] and h [B, H]."""
+    (reset, update, new), (of_reset, of_update, of_new) = from_input.chunk(3, -1), from_state.chunk(3, -1)
+    update = (update + of_update).sigmoid()
+    new = (new + (reset + of_reset).sigmoid() * of_new).tanh()
+    return ((1 - update) * new + update * h,)
+
+
+def unsplit_reason(packed: nn.LSTM | nn.GRU) -> str | None:
+    """Why an LSTM or GRU cannot be split, or None."""
+    kind = nn.LSTM if isinstance(packed, nn.LSTM) else nn.GRU
+    what = f"{'an' if kind is nn.LSTM else 'a'} {kind.__name__}"
+    if not all(name in packed._parameters for name in packed._flat_weights_names):
+        return f"{what} whose weights are computed from other parameters is not split into Linears"
+    if type(packed) is not kind:
+        return f"a {type(packed).__name__} may compute something else than nn.{kind.__name__}"
+    if packed.proj_size:
+        return f"{what} with projections (proj_size={packed.proj_size}) is not split into Linears"
+    if has_forward_hooks(packed):
+        return f"{what} with forward hooks is not split into Linears"
     return None
 
 
@@ -45,9 +56,17 @@ class SplitLSTM(nn.Module):
 
     Args:
         packed: source of parameters and settings; its `unsplit_reason` is None.
+    Attributes:
+        packed_type: what it replaces.
+        operator: of that.
+        gates: the new state after the products of a step.
     """
 
-    def __init__(self, packed: nn.LSTM) -> None:
+    packed_type: ClassVar[type[nn.RNNBase]] = nn.LSTM
+    operator: ClassVar[Any] = staticmethod(torch.lstm)
+    gates: ClassVar[Any] = staticmethod(lstm_gates)
+
+    def __init__(self, packed: nn.LSTM | nn.GRU) -> None:
         super().__init__()
         self.input_size, self.hidden_size, self.num_layers = packed.input_size, packed.hidden_size, packed.num_layers
         self.bias, self.batch_first, self.dropout = packed.bias, packed.batch_first, float(packed.dropout)
@@ -76,23 +95,23 @@ class SplitLSTM(nn.Module):
         alone = packed is None and x.dim() == 2
         if alone:
             x = x[None] if self.batch_first else x[:, None]
-            hx = None if hx is None else (hx[0][:, None], hx[1][:, None])
+            hx = None if hx is None else tuple(part[:, None] for part in hx)
         if hx is None:
             batch = x.shape[0 if self.batch_first else 1] if packed is None else int(packed.batch_sizes[0])
             zeros = x.new_zeros(len(self.suffixes), batch, self.hidden_size)
-            hx = zeros, zeros
+            hx = (zeros, zeros) if self.packed_type is nn.LSTM else (zeros,)
         elif packed is not None and packed.sorted_indices is not None:
             hx = _in_order(hx, packed.sorted_indices)
         run = self._run_fused if self._has_plain_parts and not _casts_otherwise(x) else self._by_steps
-        y, *state = run(x, None if packed is None else packed.batch_sizes, hx)
-        h, c = state
+        y, *parts = run(x, None if packed is None else packed.batch_sizes, hx)
+        state = tuple(parts)
         if packed is not None:
             order = packed.unsorted_indices
             y = PackedSequence(y, packed.batch_sizes, packed.sorted_indices, order)
-            return y, (h, c) if order is None else _in_order((h, c), order)
+            return y, state if order is None else _in_order(state, order)
         if alone:
-            return y[0] if self.batch_first else y[:, 0], (h[:, 0], c[:, 0])
-        return y, (h, c)
+            return y[0] if self.batch_first else y[:, 0], tuple(part[:, 0] for part in state)
+        return y, state
 
     @property
     def is_plain(self) -> bool:
@@ -101,7 +120,7 @@ class SplitLSTM(nn.Module):
 
     @property
     def _has_plain_parts(self) -> bool:
-        return all(map(_is_plain, self.children()))
+        return all(map(is_plain_linear, self.children()))
 
     def _run_fused(self, x: Tensor, sizes: Tensor | None, hx: State) -> Sequence[Tensor]:
         """Run the operator of nn.LSTM, on a GPU cuDNN's."""
@@ -112,10 +131,10 @@ class SplitLSTM(nn.Module):
         if apart and x.is_cuda and not torch.cuda.is_current_stream_capturing():
             self.flatten_parameters()  # a copied network has separate allocations
         settings = self.bias, self.num_layers, self.dropout, self.training, self.bidirectional
-        operator: Any = torch.lstm
-        if sizes is None:
-            return operator(x, hx, weights, *settings, self.batch_first)
-        return operator(x, sizes, hx, weights, *settings)
+        state = hx if self.packed_type is nn.LSTM else hx[0]
+        arguments = (x, state, weights) if sizes is None else (x, sizes, state, weights)
+        result: Sequence[Tensor] = self.operator(*arguments, *settings, *([self.batch_first] if sizes is None else []))
+        return result
 
     def _by_steps(self, x: Tensor, sizes: Tensor | None, hx: State) -> Sequence[Tensor]:
         """Run the Linears: products of all inputs at once, those of states step by step."""
@@ -128,7 +147,7 @@ class SplitLSTM(nn.Module):
         ways = 2 if self.bidirectional else 1
         for layer in range(self.num_layers):
             places = range(ways * layer, ways * (layer + 1))
-            arguments = [(x, real, (hx[0][place], hx[1][place]), self.suffixes[place]) for place in places]
+            arguments = [(x, real, tuple(part[place] for part in hx), self.suffixes[place]) for place in places]
             outputs = side_by_side([partial(self._direction, *each) for each in arguments], x)
             states += [state for _, state in outputs]
             x = outputs[0][0] if ways == 1 else torch.cat([y for y, _ in outputs], -1)
@@ -136,7 +155,7 @@ class SplitLSTM(nn.Module):
                 x = F.dropout(x, self.dropout, self.training)
         if sizes is not None:
             x, _ = operator._VF._pack_padded_sequence(x, lengths, self.batch_first)
-        return x, _stack([h for h, _ in states]), _stack([c for _, c in states])
+        return x, *(_stack(list(parts)) for parts in zip(*states, strict=True))
 
     def _direction(self, x: Tensor, real: Tensor | None, state: State, suffix: str) -> tuple[Tensor, State]:
         """One layer in one direction.
@@ -151,27 +170,27 @@ class SplitLSTM(nn.Module):
         from_inputs, product = getattr(self, f"ih{suffix}")(x), getattr(self, f"hh{suffix}")
         from_inputs = from_inputs.transpose(0, 1) if self.batch_first else from_inputs
         whole = getattr(product, "step", None)  # a kernel that includes the gates, and takes h [H, B]
-        if _is_plain(product):  # cast once for all steps
+        if is_plain_linear(product):  # cast once for all steps
             bias = None if product.bias is None else _cast(product.bias)
             product = partial(F.linear, weight=_cast(product.weight), bias=bias)
-        h, c = state[0].to(from_inputs.dtype), _state_of_cells(state[1], from_inputs)
-        turned = None if whole is None else h.t().contiguous()
-        c = c if whole is None else c.contiguous()
+        state = state[0].to(from_inputs.dtype), *(_state_of_cells(c, from_inputs) for c in state[1:])
+        turned = None if whole is None else state[0].t().contiguous()
+        state = state if whole is None else tuple(part.contiguous() for part in state)
         steps = range(len(from_inputs))
-        outputs = [h] * len(steps)
+        outputs = [state[0]] * len(steps)
         by_step = from_inputs.unbind()
         for step in reversed(steps) if suffix.endswith("_reverse") else steps:
             if whole is None:
-                new_h, new_c = lstm_gates(by_step[step], product(h), c)
+                new = self.gates(by_step[step], product(state[0]), state[-1])
             else:
-                new_h, new_turned, new_c = whole(by_step[step], turned, c)
+                new_h, new_turned, new_c = whole(by_step[step], turned, state[-1])
                 turned = new_turned if real is None else torch.where(real[step], new_turned, turned)
+                new = new_h, new_c
             if real is not None:
-                rows = real[step, :, None]
-                new_h, new_c = torch.where(rows, new_h, h), torch.where(rows, new_c, c)
-            h, c = new_h, new_c
-            outputs[step] = h
-        return _stack(outputs, 1 if self.batch_first else 0), (h, c)
+                new = tuple(torch.where(real[step, :, None], *pair) for pair in zip(new, state, strict=True))
+            state = new
+            outputs[step] = state[0]
+        return _stack(outputs, 1 if self.batch_first else 0), state
 
     def flatten_parameters(self) -> None:
         """Compact all weights into one allocation if cuDNN is used, which would otherwise do so at every call."""
@@ -179,7 +198,7 @@ class SplitLSTM(nn.Module):
         if len(linears) < 2 * len(self.suffixes) or not all(linear.weight.is_cuda for linear in linears):
             return
         # Let a temporary nn.LSTM do it, with these parameters as its own.
-        packed = nn.LSTM(
+        packed = self.packed_type(
             self.input_size,
             self.hidden_size,
             self.num_layers,
@@ -213,6 +232,20 @@ class SplitLSTM(nn.Module):
     def extra_repr(self) -> str:
         layers = f", num_layers={self.num_layers}" if self.num_layers > 1 else ""
         return f"{self.input_size}, {self.hidden_size}{layers}, bidirectional={self.bidirectional}"
+
+
+class SplitGRU(SplitLSTM):
+    """`SplitLSTM` for `nn.GRU`, whose state is h alone and no tuple. No kernel runs its steps: its products may be sparse."""
+
+    packed_type = nn.GRU
+    operator = staticmethod(torch.gru)
+    gates = staticmethod(gru_gates)
+
+    @torch._disable_dynamo
+    def forward(self, input: Tensor | PackedSequence, hx: Any = None) -> tuple[Tensor | PackedSequence, Any]:
+        """As nn.GRU: padded, packed or unbatched sequences."""
+        y, (h,) = super().forward(input, None if hx is None else (hx,))
+        return y, h
 
 
 class LstmSteps:
@@ -302,10 +335,10 @@ def _stack(parts: list[Tensor], dim: int = 0) -> Tensor:
 
 
 def _in_order(state: State, order: Tensor) -> State:
-    return state[0].index_select(1, order), state[1].index_select(1, order)
+    return tuple(part.index_select(1, order) for part in state)
 
 
-def _is_plain(module: nn.Module) -> bool:
+def is_plain_linear(module: nn.Module) -> bool:
     """Whether it only multiplies by its weight, without hooks."""
     multiplies = isinstance(module, nn.Linear) and type(module).forward is nn.Linear.forward
     return multiplies and "forward" not in vars(module) and not has_forward_hooks(module)

@@ -16,7 +16,7 @@ from sparsefront.masks.weight_view import Permutation
 from sparsefront.networks import require_finite
 from sparsefront.options import TARGET as CLASS
 from sparsefront.options import class_named, option_classes, target_values
-from sparsefront.settings_class import validate_arguments
+from sparsefront.settings_class import validate_arguments, without_later
 
 # `granularity`: the size of a group of weights that is kept or pruned together.
 
@@ -175,6 +175,7 @@ class Pattern(ABC):
     mixed: ClassVar[bool] = False
     takes_blocks: ClassVar[bool] = False
     trains_sparse: ClassVar[bool] = False
+    multiple_of = 1  # of the widths that become smaller, where it is `tied`
 
     @property
     def parts(self) -> tuple["Pattern", ...]:
@@ -383,7 +384,7 @@ def to_record(pattern: Pattern) -> dict[str, Any]:
     """Convert a pattern to a JSON-able dict: its class (package.module.Class) and its settings."""
     kind = type(pattern)
     settings = dataclasses.asdict(pattern) if dataclasses.is_dataclass(pattern) else {}
-    return {CLASS: f"{kind.__module__}.{kind.__qualname__}", **settings}
+    return {CLASS: f"{kind.__module__}.{kind.__qualname__}", **without_later(settings)}
 
 
 def from_record(record: Mapping[str, Any], *, trust: Iterable[str] = ()) -> Pattern:

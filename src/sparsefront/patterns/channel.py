@@ -3,6 +3,7 @@
 import math
 from typing import ClassVar, Literal
 
+from pydantic import PositiveInt
 from torch import Tensor
 
 from sparsefront.errors import InvalidSetting
@@ -28,6 +29,7 @@ class Channel(Pattern):
         aggregate: score of a channel: l2_over_length, rms or mean (l1 / length); see `group_score`. The first two rank
             differently only across layers, because channels of one layer have equal length. A head has many times the
             weights of a hidden feature: with axis=width and one threshold for both, use rms or mean.
+        multiple_of: with axis=width, every width that becomes smaller stays a multiple of it; 8 and 64 are fast on GPUs.
     Source: "structured" sparsity of the PyTorch talk (whole rows or columns); filter pruning as in Li et al., "Pruning
         Filters for Efficient ConvNets", 2017, which prunes the smallest filters of each layer: a global threshold may
         remove every channel of a layer and thereby break the network.
@@ -35,7 +37,12 @@ class Channel(Pattern):
 
     axis: Literal["outputs", "inputs", "width"] = "outputs"
     aggregate: Literal["l2_over_length", "rms", "mean"] = "l2_over_length"
+    multiple_of: PositiveInt = 1
     name: ClassVar[str] = "channel"
+
+    def __post_init__(self) -> None:
+        if self.multiple_of > 1 and not self.tied:
+            raise InvalidSetting("multiple_of", self.multiple_of, f"is of widths: 1 with axis={self.axis}")
 
     @property
     def ranked_in_source(self) -> bool:

@@ -8,6 +8,7 @@ Biases of pruned units are never read. The result is a narrower dense network wi
 import copy
 import inspect
 import math
+import operator
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -37,7 +38,7 @@ class Tie:
         inputs: layers that read them -> the same of their inputs (of one tap of a convolution).
         count: number of units.
         attention: module that stores the number of heads; None for features and channels.
-        heads: name of that attribute; empty if it has none.
+        heads: path of that attribute; empty if it has none.
         of_unit: heads of a unit: more than one where they share a key and a value.
         head_dim: size of a head.
         between: batch norms and depthwise convolutions between outputs and inputs.
@@ -63,6 +64,10 @@ class Tie:
         """The first layer that reads the units: a name for the tie in files."""
         return next(iter(self.inputs))
 
+    def step(self, multiple: int) -> int:
+        """Units whose outputs are together a multiple of this number in each layer."""
+        return math.lcm(*(multiple // math.gcd(multiple, size) for sizes in self.outputs.values() for size in sizes))
+
     def weights_of_unit(self, shapes: Shapes) -> int:
         """Number of weights in one unit; `shapes`: layer -> [N, K]."""
         return sum(math.prod(shapes[layer]) for layer in self.layers) // self.count
@@ -77,25 +82,43 @@ def features_of(units: Tensor, sizes: Sequence[int]) -> Tensor:
 
 
 class _Attention(NamedTuple):
-    """Paths below a module: the projections (one if they are fused), the output projection, and the module with the settings."""
+    """Args:
+    outputs: paths below a module: the projections (one if they are fused).
+    inputs: of the output projection.
+    owner: of the module with the settings.
+    positions: of more projections like the query's, of relative positions, where there are any.
+    after: of a norm of the output.
+    heads: where `forward` reads the number of heads if not from the owner itself.
+    """
 
     outputs: tuple[str, ...]
     inputs: str
     owner: str = ""
+    positions: tuple[str, ...] = ()
+    after: str | None = None
+    heads: str = ""
 
 
 ATTENTIONS = (
     _Attention(("self.query", "self.key", "self.value"), "output.dense", "self"),  # BERT, RoBERTa
+    _Attention(("query", "key", "value"), "dense", after="LayerNorm"),  # ALBERT
+    _Attention(
+        ("self.query_proj", "self.key_proj", "self.value_proj"),
+        "output.dense",
+        "self",
+        positions=("self.pos_key_proj", "self.pos_query_proj"),
+    ),  # DeBERTa
     _Attention(("attention.query", "attention.key", "attention.value"), "output.dense", "attention"),
     _Attention(("q", "k", "v"), "o"),  # MPNet
     _Attention(("q_lin", "k_lin", "v_lin"), "out_lin"),  # DistilBERT
     *(_Attention(("q_proj", "k_proj", "v_proj"), out) for out in ("o_proj", "out_proj", "dense")),  # ViT, OPT, Phi
     _Attention(("q", "k", "v"), "out"),  # our own
     _Attention(("c_attn",), "c_proj"),  # GPT-2
+    _Attention(("qkv_proj",), "o_proj", heads="config.num_attention_heads"),  # Phi-3
     *(_Attention((fused,), out) for fused, out in (("qkv", "proj"), ("Wqkv", "Wo"))),  # timm, SAM, ModernBERT
 )
 COUNTS_OF_HEADS = ("num_attention_heads", "num_heads", "n_heads", "heads")
-SIZES_OF_HEADS = ("attention_head_size", "head_dim")
+SIZES_OF_HEADS = ("attention_head_size", "head_dim", "key_value_proj_dim")
 TABLES = ("relative_position_bias_table", "relative_position_bias.relative_position_bias_table")
 # In these packages, attention reads only these attributes from the module and everything else from tensor shapes.
 PACKAGES_OF_ATTENTIONS = ("transformers", "sparsefront", "timm")
@@ -142,26 +165,29 @@ def _heads(name: str, module: nn.Module) -> Iterator[Tie]:
         return
     for kind in ATTENTIONS:
         owner = _part(module, kind.owner)
-        projections = [_part(module, path) for path in (*kind.outputs, kind.inputs)]
+        positions = [path for path in kind.positions if _part(module, path) is not None]
+        projections = [_part(module, path) for path in (*kind.outputs, *positions, kind.inputs)]
         if owner is None or not all(isinstance(layer, nn.Linear) for layer in projections):
             continue
         *made, read = (layer.weight.shape for layer in projections)  # type: ignore[union-attr]
-        attribute = next((one for one in COUNTS_OF_HEADS if isinstance(vars(owner).get(one), int)), "")
+        attribute = kind.heads or next((one for one in COUNTS_OF_HEADS if isinstance(vars(owner).get(one), int)), "")
         size = next((own for one in SIZES_OF_HEADS if isinstance(own := getattr(owner, one, None), int)), 0)
-        heads, fused = getattr(owner, attribute, 0), len(made) == 1
+        heads, fused = operator.attrgetter(attribute)(owner) if attribute else 0, len(kind.outputs) == 1
         width = read[1]
         size = size or (width // heads if heads else 0)
-        if not size or width % size or (fused and made[0][0] != 3 * width):
+        if not size or width % size:
             continue
-        units = width // size if fused else made[1][0] // size  # of keys and values
-        of_unit = width // size // units if units else 0
-        sizes = ((of_unit * size,), (size,), (size,)) if not fused else ((size, size, size),)
+        units = (made[0][0] - width) // 2 // size if fused else made[1][0] // size  # of keys and values
+        of_unit = width // size // units if units > 0 else 0
+        sizes = ((of_unit * size,), (size,), (size,)) if not fused else ((of_unit * size, size, size),)
+        sizes += ((of_unit * size,),) * len(positions)
         fits = [shape[0] == units * sum(own) for shape, own in zip(made, sizes, strict=True)]
         tables = tuple(one for one in TABLES if getattr(_parameter(owner, one), "shape", (0,))[-1] == units)
         if units < 2 or not all(fits) or width != units * of_unit * size or heads not in (0, units * of_unit):
             continue
-        if _has_nothing_per_head(owner, projections, size, tables):
-            outputs = {_below(name, path): own for path, own in zip(kind.outputs, sizes, strict=True)}
+        projections += [] if kind.after is None else [_part(module, kind.after)]
+        if _has_nothing_per_head(owner, projections, size, tables, relative=bool(positions)):
+            outputs = {_below(name, path): own for path, own in zip((*kind.outputs, *positions), sizes, strict=True)}
             inputs = {_below(name, kind.inputs): (of_unit * size,)}
             attention = _below(name, kind.owner)
             yield Tie(outputs, inputs, units, attention, attribute, of_unit, size, tables=tables)
@@ -169,13 +195,15 @@ def _heads(name: str, module: nn.Module) -> Iterator[Tie]:
 
 
 def _has_nothing_per_head(
-    owner: nn.Module, projections: Sequence[nn.Module | None], size: int, tables: Collection[str]
+    owner: nn.Module, projections: Sequence[nn.Module | None], size: int, tables: Collection[str], *, relative: bool
 ) -> bool:
     """Whether only the projections have weights, but for norms over the `size` features of a head and `tables`, and `forward`
-    takes no relative positions, whose bias would be per head. MPNet's `position_bias` is allowed: `pruning.narrow` selects its
-    heads.
+    takes no relative positions, whose bias would be per head, unless they are projected (`relative`). The `position_bias` of
+    MPNet and T5 is allowed: `pruning.narrow` selects its heads, and the table that it comes from stays whole.
     """
-    others = [part for part in owner.children() if not any(part is projection for projection in projections)]
+    biased = "position_bias" in inspect.signature(type(owner).forward).parameters and hasattr(owner, "compute_bias")
+    shared = getattr(owner, "relative_attention_bias", None) if biased else None
+    others = [part for part in owner.children() if not any(part is one for one in (*projections, shared))]
     own = [
         parameter
         for key, parameter in owner._parameters.items()
@@ -191,8 +219,8 @@ def _has_nothing_per_head(
         if parameter.numel() != size and id(parameter) not in with_heads
     ]
     forward = inspect.signature(type(owner).forward).parameters
-    gives_bias = "has_relative_attention_bias" in vars(owner)  # T5's, to the next layer
-    return not own and not gives_bias and not any(argument.startswith("rel") for argument in forward)
+    gives_bias = "has_relative_attention_bias" in vars(owner) and not biased
+    return not own and not gives_bias and (relative or not any(argument.startswith("rel") for argument in forward))
 
 
 def _features(name: str, module: nn.Module) -> Iterator[Tie]:
@@ -239,9 +267,10 @@ POOLS = (nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.Upsample)
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
 UNARY = frozenset(
     "relu relu_ relu6 gelu silu mish elu leaky_relu hardswish hardsigmoid tanh sigmoid softplus dropout dropout2d abs square "
-    "neg pow contiguous clone float to".split()
+    "neg pow contiguous clone float to stochastic_depth".split()
 )
 BINARY = frozenset("add iadd mul imul sub isub div truediv".split())
+CONCATENATION = frozenset(("cat", "concat"))
 POOLING = frozenset("max_pool2d avg_pool2d adaptive_avg_pool2d boolean_dispatch interpolate".split())
 
 
@@ -301,6 +330,9 @@ def _graph_of(module: nn.Module) -> fx.Graph | None:
 
 def _components(module: nn.Module, graph: fx.Graph) -> list[_Component]:
     of_node: dict[fx.Node, _Component] = {}
+    repeats: dict[
+        fx.Node, int
+    ] = {}  # a concatenation of several outputs with the same units one after the other -> how many
     calls = Counter(node.target for node in graph.nodes if node.op == "call_module")
 
     def lose(node: fx.Node) -> None:
@@ -316,29 +348,41 @@ def _components(module: nn.Module, graph: fx.Graph) -> list[_Component]:
 
     for node in graph.nodes:
         source = of_node.get(node.args[0]) if node.args and isinstance(node.args[0], fx.Node) else None
-        alone = len(node.all_input_nodes) == 1
+        repeat = repeats.get(node.args[0], 1) if source is not None else 1
+        alone = len({read for read in node.all_input_nodes if not _is_size(read)}) == 1
+        if _is_size(node):
+            continue
         if node.op == "call_module":
             part: Any = module.get_submodule(str(node.target))
             passes = _passes(part, source) if source is not None and alone else ""
+            passes = "" if repeat > 1 and passes == "between" else passes
             if passes == "between":
                 assert source is not None
                 source.valid &= calls[node.target] == 1
                 source.between.append(str(node.target))
             if passes:
                 of_node[node] = source  # type: ignore[assignment]  # not None
+                repeats[node] = repeat
             elif _is_plain_layer(part) and alone and calls[node.target] == 1:
                 if source is not None:
-                    width = part.weight.shape[1]
-                    source.valid &= width % source.count == 0 and str(node.target) not in source.inputs
-                    source.valid &= width == source.count or (source.pixels and isinstance(part, nn.Linear))
-                    source.inputs[str(node.target)] = (width // source.count,)
+                    width, units = part.weight.shape[1], source.count * repeat
+                    source.valid &= width % units == 0 and str(node.target) not in source.inputs
+                    source.valid &= width == units or (source.pixels and isinstance(part, nn.Linear))
+                    source.inputs[str(node.target)] = (width // units,) * repeat
                 of_node[node] = _Component(str(node.target), len(part.weight), pixels=isinstance(part, nn.Conv2d))
             else:
                 lose(node)
             continue
         kind = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
         numbers = all(isinstance(one, int | float | fx.Node) for one in node.args)
-        if node.op not in ("call_function", "call_method") or source is None and kind not in BINARY:
+        if node.op not in ("call_function", "call_method") or source is None and kind not in BINARY | CONCATENATION:
+            lose(node)
+        elif kind in CONCATENATION and (parts := _concatenated(node, of_node, repeats)):
+            first = of_node[parts[0]]
+            for read in parts[1:]:
+                first = unite(first, of_node[read])
+            of_node[node], repeats[node] = first, len(parts)
+        elif repeat > 1 and (not alone or kind in ("chunk", "getitem")):
             lose(node)
         elif kind in BINARY and numbers and all(read in of_node for read in node.all_input_nodes):
             first, *others = (of_node[read] for read in node.all_input_nodes)
@@ -350,17 +394,39 @@ def _components(module: nn.Module, graph: fx.Graph) -> list[_Component]:
             and alone
             and (_is_unary(node, kind) or (source.pixels and (kind in POOLING or _is_flat(node, kind))))
         ):
-            of_node[node] = source
+            of_node[node], repeats[node] = source, repeat
         elif source is not None and kind == "chunk" and _is_layer_output(node, source):
-            parts = int(node.args[1])
-            source.valid &= source.count % parts == 0
-            source.count, source.outputs = source.count // parts, dict.fromkeys(source.outputs, (1,) * parts)
+            chunks = int(node.args[1])
+            source.valid &= source.count % chunks == 0
+            source.count, source.outputs = source.count // chunks, dict.fromkeys(source.outputs, (1,) * chunks)
             of_node[node] = source
         elif kind == "getitem" and source is not None and getattr(node.args[0], "target", "") in ("chunk", torch.chunk):
             of_node[node] = source
         else:
             lose(node)
     return list(dict.fromkeys(of_node.values()))
+
+
+def _concatenated(
+    node: fx.Node, of_node: Mapping[fx.Node, _Component], repeats: Mapping[fx.Node, int]
+) -> list[fx.Node]:
+    """The different outputs of layers that an operation puts one after the other along the channels; else empty."""
+    parts, dim = node.args[0], node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0)
+    if not isinstance(parts, list | tuple) or not all(read in of_node and repeats.get(read, 1) == 1 for read in parts):
+        return []
+    same = len({(of_node[read].count, of_node[read].pixels) for read in parts}) == 1
+    different = len({of_node[read] for read in parts}) == len(parts)
+    along = 1 if of_node[parts[0]].pixels else -1
+    return list(parts) if same and different and dim == along else []
+
+
+def _is_size(node: fx.Node) -> bool:
+    """Whether it is a size of a tensor that does not depend on channels: height, width or rows."""
+    if node.op == "call_function" and node.target is getattr:
+        return node.args[1] == "shape" and all(map(_is_size, node.users))
+    made = node.args[0] if node.args else None
+    of_shape = isinstance(made, fx.Node) and made.target is getattr and made.args[1] == "shape"
+    return node.target is operator.getitem and of_shape and node.args[1] in (0, 2, 3, slice(-2, None), slice(2, None))
 
 
 def _is_plain_layer(part: nn.Module) -> bool:
@@ -414,7 +480,7 @@ def explain_untied(ties: Iterable[Tie], layers: Iterable[str]) -> dict[str, str]
     return {layer: NO_TIES for layer in layers if layer not in tied}
 
 
-def units_to_prune(ties: Sequence[Tie], shapes: Shapes, sparsity: float) -> list[int]:
+def units_to_prune(ties: Sequence[Tie], shapes: Shapes, sparsity: float, multiple: int = 1) -> list[int]:
     """Number of units to prune in each tie so that every block loses the same share; at least one unit stays.
 
     The number of heads is rounded to the nearest integer in each attention: 12 at 0.3 lose 4. Hidden features and
@@ -423,18 +489,19 @@ def units_to_prune(ties: Sequence[Tie], shapes: Shapes, sparsity: float) -> list
     Args:
         shapes: layer -> [N, K], for all layers of the ties.
         sparsity: over all weights of these layers, in [0, 1).
+        multiple: every width that becomes smaller stays a multiple of it.
     Raises:
         InvalidSetting: a sparsity above 0 that rounds to no unit.
     """
 
     def units(share: float) -> list[int]:
-        return [
-            min(
-                tie.count - 1,
-                math.floor(sparsity * tie.count + 0.5 if tie.attention is not None else share * tie.count),
-            )
-            for tie in ties
-        ]
+        counts = []
+        for tie in ties:
+            heads, step = tie.attention is not None, tie.step(multiple)
+            left = tie.count - math.floor(sparsity * tie.count + 0.5 if heads else share * tie.count)
+            left = round(left / step) if heads else math.ceil(left / step)
+            counts.append(tie.count - min(tie.count, step * max(1, left)))
+        return counts
 
     low, high = 0.0, 1.0
     for _ in range(40):
@@ -442,15 +509,16 @@ def units_to_prune(ties: Sequence[Tie], shapes: Shapes, sparsity: float) -> list
         low, high = (middle, high) if _sparsity(ties, shapes, units(middle)) <= sparsity + 1e-9 else (low, middle)
     counts = units(high if _sparsity(ties, shapes, units(high)) <= sparsity + 1e-9 else low)
     if sparsity > 0 and not any(counts):
-        least = min((1 / tie.count for tie in ties), default=1.0)
-        allowed = f"rounds to no change: the smallest share of a layer that goes is {least:.4g}, one unit of it"
+        least = min((tie.step(multiple) / tie.count for tie in ties), default=1.0)
+        what = "one unit of it" if multiple == 1 else f"a multiple of {multiple}"
+        allowed = f"rounds to no change: the smallest share of a layer that goes is {least:.4g}, {what}"
         raise InvalidSetting("sparsity", sparsity, allowed)
     return counts
 
 
-def plan_sparsities(ties: Sequence[Tie], shapes: Shapes, sparsity: float) -> dict[str, float]:
+def plan_sparsities(ties: Sequence[Tie], shapes: Shapes, sparsity: float, multiple: int = 1) -> dict[str, float]:
     """Layer -> its sparsity after `units_to_prune`."""
-    return _layer_sparsities(ties, shapes, units_to_prune(ties, shapes, sparsity))
+    return _layer_sparsities(ties, shapes, units_to_prune(ties, shapes, sparsity, multiple))
 
 
 def _overlap(ties: Sequence[Tie]) -> bool:
@@ -502,7 +570,7 @@ def mask_tied(
         unit_scores(tie, importance, aggregate).masked_fill_(~units_left(tie, allowed), -math.inf) for tie in ties
     ]
     if select is None:
-        pruned_counts = units_to_prune(ties, shapes, final)
+        pruned_counts = units_to_prune(ties, shapes, final, pattern.multiple_of)
         share = _share_of_way(ties, shapes, pruned_counts, sparsity, final)
         now = [math.floor(units * share + 1e-9) for units in pruned_counts]
         return _masks_of_units(ties, [_best_units(*pair) for pair in zip(scores, now, strict=True)], shapes)

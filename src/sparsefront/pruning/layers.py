@@ -91,7 +91,7 @@ def plan_pruning(
     ties = find_ties(net, fitting)
     plan = PruningPlan(shapes, reasons | explain_untied(ties, fitting), tuple(ties))
     if ties:
-        units_to_prune(ties, plan.pruned_shapes, sparsity)
+        units_to_prune(ties, plan.pruned_shapes, sparsity, pattern.multiple_of)
     return plan
 
 
@@ -314,7 +314,7 @@ def _default(net: nn.Module, weighted: list[str], inputs: dict[str, Tensor] | No
     reasons = {name: READ if name in read else UNREACHED for name in uncalled}
     if convolutions:
         reasons[convolutions[0]] = FIRST_CONVOLUTION
-    reasons |= dict.fromkeys(_last_layer(net, called) if inputs is None else heads(net, inputs), HEAD)
+    reasons |= dict.fromkeys(heads(net, inputs), HEAD)
     chosen = [name for name in weighted if name not in reasons]
     if not chosen:
         left_out = "; ".join(f"{name}: {why}" for name, why in reasons.items()) or "it has no Linear and no convolution"
@@ -337,16 +337,18 @@ def _last_layer(net: nn.Module, layers: Sequence[str]) -> list[str]:
     return [layers[-1]]
 
 
-def heads(net: nn.Module, inputs: dict[str, Tensor]) -> list[str]:
+def heads(net: nn.Module, inputs: dict[str, Tensor] | None) -> list[str]:
     """The layers that give an output of the network: all that reaches it goes through them, and no other layer reads them.
 
     The last Linear of a block is none, because a residual connection reaches the output beside it. Followed in the autograd
     graph of one forward without side effects; its tensors are not stored, and nothing is computed backward.
 
     Args:
-        inputs: keyword arguments of the forward.
+        inputs: keyword arguments of the forward; None: module order is taken as call order.
     """
     weighted = {name: net.get_submodule(name) for name in weighted_layers(net)}
+    if inputs is None:
+        return _last_layer(net, list(weighted))
     cuts: dict[
         Any, str | None
     ] = {}  # node of the graph -> the layer that starts there; None: an input, or another weight
@@ -545,9 +547,10 @@ def dense_weights(net: nn.Module, known: Container[str], *, unchosen: str = UNCH
 
 
 def _why_no_kernel(name: str, module: nn.Module, kind: str) -> str:
-    if isinstance(module, nn.LSTM):
+    if isinstance(module, nn.LSTM | nn.GRU):
         if not name:
-            return "an LSTM that is the whole network is not split into Linears: put it into a module"
+            what = "an LSTM" if isinstance(module, nn.LSTM) else "a GRU"
+            return f"{what} that is the whole network is not split into Linears: put it into a module"
         why = unsplit_reason(module)
         if why:
             return why

@@ -88,8 +88,8 @@ def prune(
 
     Args:
         net: any network with Linear or Conv2d layers, on any device; `torch.compile`, DataParallel and
-            DistributedDataParallel are unwrapped, as in all functions here. Conv1D of transformers, nn.MultiheadAttention
-            and nn.LSTM are converted to Linears.
+            DistributedDataParallel are unwrapped, as in all functions here. Conv1D of transformers, nn.MultiheadAttention,
+            nn.LSTM, nn.GRU and transposed convolutions are converted to Linears.
         pattern: name of a pattern, or an instance with settings: `sf.patterns.TileWise(64)`.
         sparsity: fraction of zeros over the pruned layers, in [0, 1).
         granularity: for a pattern given by name: size of a group that is kept or pruned together; None = its default.
@@ -168,7 +168,8 @@ def prune(
     else:
         spec = fix_spec(scores, pruning.pattern, pruning.allocation, sparsity, weight_shapes=shapes)
         if plan.ties and spec.sparsities is not None:
-            spec = replace(spec, sparsities=plan_sparsities(plan.ties, plan.pruned_shapes, sparsity))
+            multiple = pruning.pattern.multiple_of
+            spec = replace(spec, sparsities=plan_sparsities(plan.ties, plan.pruned_shapes, sparsity, multiple))
         require_one_sparsity(net, plan.layers, pruning.allocation.name, spec.sparsities)
     spec = replace(spec, structure=structure_of(net))
     first = pruning.first_sparsity

@@ -19,7 +19,12 @@ from sparsefront.patterns.width import Tie, features_of, find_ties
 log = logging.getLogger(__name__)
 FEATURES_OF_CONFIG = ("intermediate_size", "hidden_dim", "ffn_dim")
 HEADS_OF_CONFIG = ("num_attention_heads", "n_heads")
-TOTALS_OF_HEADS = ("all_head_size", "split_size", "attn_dim")  # attributes of attentions: heads times their size
+TOTALS_OF_HEADS = (
+    "all_head_size",
+    "split_size",
+    "attn_dim",
+    "inner_dim",
+)  # attributes of attentions: heads times their size
 RECORDED = "_sparsefront_removals"  # attribute of a network that became smaller
 ZEROED = "_sparsefront_zeroed"  # attribute of a network whose pruned units are still in it
 
@@ -166,7 +171,12 @@ def remove_units(net: nn.Module, tie: Tie, units: Tensor) -> None:
         return
     attention: Any = net.get_submodule(tie.attention)
     if tie.heads:
-        setattr(attention, tie.heads, int(units.sum()) * tie.of_unit)
+        part, _, own = tie.heads.rpartition(".")
+        if part:  # a configuration, which other modules share
+            setattr(attention, part, copy.copy(getattr(attention, part)))
+        setattr(getattr(attention, part) if part else attention, own, int(units.sum()) * tie.of_unit)
+    if isinstance(vars(attention).get("num_key_value_heads"), int):
+        attention.num_key_value_heads = int(units.sum())
     for name in TOTALS_OF_HEADS:
         if isinstance(vars(attention).get(name), int):
             setattr(attention, name, len(kept_indices))
@@ -176,6 +186,7 @@ def remove_units(net: nn.Module, tie: Tie, units: Tensor) -> None:
     if "position_bias" in inspect.signature(type(attention).forward).parameters:
         heads = units.nonzero().flatten().to(layer_weight(reader).device)
         attention.register_buffer("kept_heads", heads, persistent=False)
+        attention.all_heads = tie.count
         attention.__class__ = _with_kept_heads(type(attention))  # type: ignore[arg-type]  # classes have a hash
 
 
@@ -191,17 +202,31 @@ def _keep(module: nn.Module, names: tuple[str, ...], kept: Tensor, dim: int) -> 
 
 
 @functools.cache
-def _with_kept_heads(kind: type[nn.Module]) -> type[nn.Module]:
-    """A subclass of the attention that selects its heads from a position bias [..., heads, T, T] shared by all blocks."""
+def _with_kept_heads(kind: Any) -> type[nn.Module]:
+    """A subclass of the attention that selects its heads from a position bias [..., heads, T, T] shared by all blocks, and gives
+    the bias of all heads to the next block if it gives any, as T5's.
+    """
+    signature = inspect.signature(kind.forward)
 
-    def forward(
-        self: Any, hidden_states: Tensor, attention_mask: Any = None, position_bias: Any = None, **others: Any
-    ) -> Any:
-        if position_bias is not None:
-            position_bias = position_bias.index_select(-3, self.kept_heads)
-        return kind.forward(self, hidden_states, attention_mask, position_bias, **others)
+    def compute_bias(self: Any, *args: Any, **others: Any) -> Tensor:
+        self.bias_of_all = kind.compute_bias(self, *args, **others)
+        return self.bias_of_all.index_select(-3, self.kept_heads)
 
-    return type(kind.__name__, (kind,), {"forward": forward, "__module__": kind.__module__})
+    def forward(self: Any, *args: Any, **others: Any) -> Any:
+        call = signature.bind(self, *args, **others)
+        bias = call.arguments.get("position_bias")
+        if bias is not None:
+            call.arguments["position_bias"] = bias.index_select(-3, self.kept_heads)
+        outputs = kind.forward(*call.args, **call.kwargs)
+        if not hasattr(kind, "compute_bias"):
+            return outputs
+        result, own, *rest = outputs
+        if bias is None:  # that of the first block: computed, or zeros
+            bias = vars(self).pop("bias_of_all", own[:, :1].expand(-1, self.all_heads, -1, -1))
+        return result, bias, *rest
+
+    methods = {"forward": forward} | ({"compute_bias": compute_bias} if hasattr(kind, "compute_bias") else {})
+    return type(kind.__name__, (kind,), {**methods, "__module__": kind.__module__})
 
 
 def describe_units(net: nn.Module, removed: Sequence[tuple[Tie, Tensor]]) -> str | None:

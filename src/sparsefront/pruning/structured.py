@@ -11,6 +11,7 @@ from sparsefront.patterns.depth import Depth, Experts
 from sparsefront.settings_class import Fraction, settings_class
 
 Amount = Annotated[Fraction, Field(description="of the dense network; 0: nothing")]
+Share = Annotated[Fraction, Field(description="of recipe.recovery_steps; 0: one recovery for both")]
 
 
 @settings_class()
@@ -19,16 +20,18 @@ class Structured:
 
     Args:
         sparsity: share of the prunable weights that goes with whole blocks or units, in [0, 1).
+        recovery_share: share of the recovery's steps that train the smaller network before `pattern` prunes it; the others
+            follow. 0: all of them follow.
     """
 
     sparsity: Amount = 0.0
+    recovery_share: Share = 0.0
     name: ClassVar[str] = "none"
 
     def __post_init__(self) -> None:
-        if type(self) is Structured and self.sparsity > 0:
-            raise InvalidSetting(
-                "sparsity", self.sparsity, "is 0 with structured=none; depth, width and experts take an amount"
-            )
+        for key in ("sparsity", "recovery_share"):
+            if type(self) is Structured and (value := getattr(self, key)) > 0:
+                raise InvalidSetting(key, value, "is 0 with structured=none; depth, width and experts take an amount")
 
     @property
     def pattern(self) -> Pattern | None:
@@ -79,13 +82,14 @@ class Narrower(Structured):
 
     Args:
         sparsity: share of the prunable weights of tied layers.
-        aggregate: see `patterns.channel.Channel`.
+        aggregate, multiple_of: see `patterns.channel.Channel`.
     """
 
     sparsity: Amount = 0.5
     aggregate: Literal["l2_over_length", "rms", "mean"] = "l2_over_length"
+    multiple_of: PositiveInt = 1
     name: ClassVar[str] = "width"
 
     @property
     def pattern(self) -> Pattern | None:
-        return Channel("width", self.aggregate) if self.sparsity > 0 else None
+        return Channel("width", self.aggregate, self.multiple_of) if self.sparsity > 0 else None

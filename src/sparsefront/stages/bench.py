@@ -130,6 +130,7 @@ class EvalContext:
             dtype=self.dtype,
             limit=self.experiment.measure.evaluate_limit,
             description=f"evaluate {what}",
+            graphs=self.experiment.trainer.cuda_graphs is not False,
         )
 
     def evaluation_conditions(self) -> dict[str, Any]:

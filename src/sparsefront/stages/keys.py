@@ -6,6 +6,7 @@ source code of a stage is everything reachable by imports from its module and fr
 
 import hashlib
 import math
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -21,6 +22,10 @@ from sparsefront.config.experiment import Experiment
 from sparsefront.errors import InvalidSetting
 from sparsefront.models.unpadded import UNPADDED
 from sparsefront.provenance import processor_facts
+
+KERNELS = (
+    "SPARSEFRONT_KERNELS"  # environment variable of `cuda_library`, whose import would count as code of every stage
+)
 
 # What decides each key, with all that it imports: groups of the configuration, whose classes count, and modules of `stages`.
 CODE = {
@@ -107,7 +112,7 @@ class StageKeys:
     """JSON-able key per stage; equal keys mean equal stages. `dense_quality` is for the dense network's metric.
 
     `teacher`: for the teacher's stored logits, without the digest of its weights.
-    `structure`: for the smaller network that is pruned, made by another stage prune.
+    `structure`: for the smaller network that is pruned, made by another stage prune; `smaller`: for its own recovery.
     `choice_times` and `choice_table`: for a latency search's measurements, without and with the errors of one network.
     `control` and `control_quality`: for the further trained dense network and its metric. Each is None if not needed.
     """
@@ -115,6 +120,7 @@ class StageKeys:
     dense: dict[str, Any]
     teacher: dict[str, Any] | None
     structure: dict[str, Any] | None
+    smaller: dict[str, Any] | None
     prune: dict[str, Any]
     choice_times: dict[str, Any] | None
     choice_table: dict[str, Any] | None
@@ -150,25 +156,25 @@ def stage_keys(experiment: Experiment) -> StageKeys:
 def _stage_keys(experiment: Experiment) -> StageKeys:
     settings, code, sizes = partial(_settings, experiment), partial(_code, experiment), experiment.measure
     dense = _dense(experiment)
-    place = _device(experiment) | {
-        # launch parameters tuned by a swap are results, not inputs
-        "versions": versions("torch", "triton", "quack-kernels", "nvidia-cutlass-dsl"),
-        "code": code("place", kernels=True),
-    }
+    place = (
+        _device(experiment)
+        | _left_out_kernels()
+        | {
+            # launch parameters tuned by a swap are results, not inputs
+            "versions": versions("torch", "triton", "quack-kernels", "nvidia-cutlass-dsl"),
+            "code": code("place", kernels=True),
+        }
+    )
     structure = None if experiment.shrinking is None else _prune(experiment.shrinking, dense)
-    prune = _prune(experiment, dense) | ({} if structure is None else {"structure": digest(structure)})
+    first = experiment.smaller_recovery
+    smaller = None if first is None or structure is None else _recover(first, structure)
+    before = {"structure": structure, "smaller": smaller}
+    prune = _prune(experiment, dense) | {stage: digest(key) for stage, key in before.items() if key is not None}
     choice_times = _choice_times(experiment, dense, prune, place)
     choice_table = _choice_table(experiment, prune, choice_times)
     if choice_table is not None:
         prune["choice_table"] = digest(choice_table)
-    recover = {
-        "prune": digest(prune),
-        "schedule": settings("schedule"),
-        "recovery": [settings("recovery"), experiment.recovery.fingerprint()],
-        "recipe": settings("recipe"),
-        "code": code("recover"),
-        **_describe_unlabeled(experiment),
-    }
+    recover = _recover(experiment.own_recovery, prune)
     export = {"recover": digest(recover), "code": code("export")}
     unpadded = {UNPADDED: digest(place)} if experiment.inference.unpadded else {}
     swap = {
@@ -215,6 +221,7 @@ def _stage_keys(experiment: Experiment) -> StageKeys:
         dense,
         _teacher(experiment, dense),
         structure,
+        smaller,
         prune,
         choice_times,
         choice_table,
@@ -344,6 +351,17 @@ def _prune(experiment: Experiment, dense: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def _recover(experiment: Experiment, prune: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "prune": digest(prune),
+        "schedule": _settings(experiment, "schedule"),
+        "recovery": [_settings(experiment, "recovery"), experiment.recovery.fingerprint()],
+        "recipe": _settings(experiment, "recipe"),
+        "code": _code(experiment, "recover"),
+        **_describe_unlabeled(experiment),
+    }
+
+
 def _choice_times(
     experiment: Experiment, dense: dict[str, Any], prune: dict[str, Any], place: dict[str, Any]
 ) -> dict[str, Any] | None:
@@ -391,6 +409,13 @@ def _device(experiment: Experiment) -> dict[str, Any]:
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         "dtype": str(experiment.measure.torch_dtype),
     }
+
+
+def _left_out_kernels() -> dict[str, str]:
+    value = os.environ.get(KERNELS, "")
+    if value not in ("", "triton"):
+        raise InvalidSetting(KERNELS, value, "is triton, or unset for all kernels")
+    return {"kernels": value} if value else {}
 
 
 def _settings(experiment: Experiment, group: str) -> Any:

@@ -2,18 +2,20 @@
 
 import json
 import logging
+import shutil
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from sparsefront.artifacts.store import Artifact, ArtifactStore
 from sparsefront.config.experiment import Experiment
 from sparsefront.gpu import EnergyMeter, share_gpu
 from sparsefront.measure.memory import measure_sparsity
-from sparsefront.networks import remove_blocks
+from sparsefront.networks import load_state, remove_blocks
 from sparsefront.progress import PRUNING, counted, track_time
 from sparsefront.pruning.block_by_block import chain_of_blocks
 from sparsefront.pruning.collapse import BUDGET_KEYS, misses
@@ -26,7 +28,7 @@ from sparsefront.pruning.structure import Removal, record_removal
 from sparsefront.stages.keys import StageKeys, reseed, stage_seed
 from sparsefront.stages.network import device_of, load_net, make_task, open_data
 from sparsefront.training.compilation import deterministic_algorithms
-from sparsefront.training.resume import WEIGHTS
+from sparsefront.training.resume import WEIGHTS, save_weights
 
 PLAN, SEARCH = "plan.json", "search.json"
 UNTOUCHED = "its masks keep every weight"
@@ -39,25 +41,33 @@ def run(
     keys: StageKeys,
     dense: Artifact,
     make_search: Callable[[Experiment, ArtifactStore, StageKeys, nn.Module], LayoutSearch],
+    recover_smaller: Callable[[Artifact], Artifact | None],
 ) -> Artifact:
-    """Write masks.safetensors, plan.json (layers that stay dense and why; joules), the files of `MaskSpec.save`, and search.json
-    with the result of a latency search.
+    """Write masks.safetensors, plan.json (layers that stay dense and why; joules), the files of `MaskSpec.save`, search.json
+    with the result of a latency search, and the weights and training of a smaller network that was recovered before.
 
     With `structured` the same stage first makes the smaller network, as it would for a run of that pattern alone.
 
     Args:
         make_search: creates a latency search for a network with the dense weights. Passed instead of imported, because
             it depends on kernels, whose code must not affect masks made without a search.
+        recover_smaller: recovers the smaller network from its masks if the experiment asks for it; passed for the same reason.
     """
-    smaller = None
+    smaller = recovered = None
     shrinking = experiment.shrinking
     if shrinking is not None:
-        smaller = run(shrinking, store, replace(keys, prune=keys.structure, structure=None), dense, make_search)
+        first = replace(keys, prune=keys.structure, structure=None)
+        smaller = run(shrinking, store, first, dense, make_search, recover_smaller)
+        recovered = recover_smaller(smaller)
     while (pruned := store.get("prune", keys.prune)) is None:
         with store.making("prune", keys.prune) as new, track_time(PRUNING):
             net, device = load_net(experiment, dense.path / WEIGHTS), device_of(experiment)
             if smaller is not None:
-                shrink(net, load_masks(smaller.path / MASKS), MaskSpec.load(smaller.path))
+                weights = None if recovered is None else load_file(recovered.path / WEIGHTS)
+                shrink(net, load_masks(smaller.path / MASKS), MaskSpec.load(smaller.path), weights)
+                if recovered is not None:
+                    save_weights(net, new.folder / WEIGHTS)
+                    shutil.copy(recovered.path / "training.json", new.folder)
             data = open_data(experiment, seed=stage_seed(experiment.seed, "prune, order"))
             prunable = experiment.model.prunable(net)
             reseed(stage_seed(experiment.seed, "prune"))
@@ -95,12 +105,20 @@ def run(
     return pruned
 
 
-def shrink(net: nn.Module, masks: Mapping[str, Tensor], spec: MaskSpec) -> None:
-    """Take out of a dense network what the masks of depth or width prune, in place."""
+def shrink(
+    net: nn.Module, masks: Mapping[str, Tensor], spec: MaskSpec, weights: Mapping[str, Tensor] | None = None
+) -> None:
+    """Take out of a dense network what the masks of depth or width prune, in place.
+
+    Args:
+        weights: recovered under these masks; None = the network's own.
+    """
     if spec.blocks is not None:
         remove_blocks(net, spec.blocks)
         record_removal(net, Removal(blocks=spec.blocks))
-    else:
+    if weights is not None:
+        load_state(net, weights)
+    if spec.blocks is None:
         log.info("prune: %s narrower", counted(len(narrow(net, masks).layers), "layer"))
 
 

@@ -3,9 +3,10 @@
 import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytorch_lightning as pl
 from safetensors.torch import load_file
@@ -13,6 +14,7 @@ from safetensors.torch import load_file
 from sparsefront.artifacts.store import Artifact, ArtifactStore
 from sparsefront.config.experiment import Experiment
 from sparsefront.gpu import EnergyMeter, share_gpu
+from sparsefront.networks import load_state
 from sparsefront.patterns.base import modules_of
 from sparsefront.pruning.mask_spec import MASKS, MaskSpec, load_masks, save_masks
 from sparsefront.pruning.masks import Masks
@@ -74,9 +76,11 @@ def run(
     pruned: Artifact,
     loggers: list,
 ) -> Artifact:
-    """Write weights.safetensors (zeros where pruned), masks.safetensors, training.json (a record of every round)."""
+    """Write weights.safetensors (zeros where pruned), masks.safetensors, training.json (a record of every round, the
+    smaller network's own before them)."""
     while (recovered := store.get("recover", keys.recover)) is None:
-        resume_dir = find_unfinished(store, "recover", keys.recover, dense.path / WEIGHTS, pruned.path / MASKS)
+        files = [file for file in (pruned.path / MASKS, pruned.path / WEIGHTS) if file.is_file()]
+        resume_dir = find_unfinished(store, "recover", keys.recover, dense.path / WEIGHTS, *files)
         logits = get_or_compute_logits(experiment, store, keys.teacher, dense)
         train_arguments = experiment, dense.path, pruned.path, logits, resume_dir
         with (
@@ -85,6 +89,20 @@ def run(
         ):
             new.earlier_seconds = train(*train_arguments, new.folder, loggers)
     return recovered
+
+
+def run_smaller(
+    experiment: Experiment, store: ArtifactStore, keys: StageKeys, dense: Artifact, loggers: list, pruned: Artifact
+) -> Artifact | None:
+    """Recover the smaller network for its share of the steps (`structured.recovery_share`); None if it has none.
+
+    Args:
+        pruned: the stage prune that made it.
+    """
+    first = experiment.smaller_recovery
+    if first is None or keys.smaller is None:
+        return None
+    return run(first, store, replace(keys, recover=keys.smaller), dense, pruned, loggers)
 
 
 def train(
@@ -104,11 +122,17 @@ def train(
         resume_dir: for state that survives a killed run, which resumes from it.
         folder: where the stage's files go.
     Returns:
-        the seconds that killed runs spent before the point from which this one resumed.
+        the seconds that killed runs spent before the point from which this one resumed, and those of the smaller network's own
+            recovery.
     """
     net, device = load_net(experiment, dense / WEIGHTS), device_of(experiment)
     first = load_masks_of(experiment, pruned, pruned)
     first.spec.shrink(net)
+    before: dict[str, Any] = {"rounds": [], "joules": 0.0, "no_joules": None}
+    if (pruned / WEIGHTS).is_file():  # recovered before `pattern` pruned it
+        load_state(net, load_file(pruned / WEIGHTS))
+        before = json.loads((pruned / "training.json").read_text(encoding="utf-8"))
+    past = len(before["rounds"])
     with (
         share_gpu(device),
         EnergyMeter(device) as energy,
@@ -117,7 +141,7 @@ def train(
         masks = recover(
             net,
             first,
-            partial(_data_of_round, experiment, logits),
+            lambda index: _data_of_round(experiment, logits, past + index),
             recovery=experiment.recovery,
             recipe=experiment.recipe,
             trainer=experiment.trainer,
@@ -130,21 +154,23 @@ def train(
                 folder,
                 resume_dir,
                 loggers,
-                scoring_loader=partial(_open_labeled, experiment) if experiment.unlabeled else None,
-                begin_round=lambda index: reseed(recovery_stage_seed(experiment, f"recover {index}")),
+                scoring_loader=(lambda index: _open_labeled(experiment, past + index))
+                if experiment.unlabeled
+                else None,
+                begin_round=lambda index: reseed(recovery_stage_seed(experiment, f"recover {past + index}")),
                 keep_finished=True,  # removed by the store once the stage is complete
             ),
         )
     save_masks(masks, folder / MASKS)
     save_weights(net, folder / WEIGHTS)
-    earlier_seconds = sum(record.earlier_seconds for record in masks.rounds)
-    training = {
-        "seconds": sum(record.seconds for record in masks.rounds),
-        "rounds": [asdict(record) for record in masks.rounds],
-        **energy.fields(resumed=earlier_seconds > 0),
-    }
+    resumed_seconds = sum(record.earlier_seconds for record in masks.rounds)
+    training = energy.fields(resumed=resumed_seconds > 0)
+    training["no_joules"] = training["no_joules"] or before["no_joules"]
+    training["joules"] = None if training["no_joules"] else training["joules"] + before["joules"]
+    rounds = [*before["rounds"], *(asdict(record) for record in masks.rounds)]
+    training |= {"seconds": sum(record["seconds"] for record in rounds), "rounds": rounds}
     (folder / "training.json").write_text(json.dumps(training), encoding="utf-8")
-    return earlier_seconds
+    return resumed_seconds + sum(record["seconds"] for record in before["rounds"])
 
 
 def _data_of_round(experiment: Experiment, logits: Path | None, index: int) -> pl.LightningDataModule:

@@ -42,6 +42,7 @@ from sparsefront.results.run_folder import link_checkpoint
 from sparsefront.results.run_report import PAGE_FILE, PLOT_FILE, write_report
 from sparsefront.results.store import RESULT_FILE, STORE_FILE, append_result, write_result_json
 from sparsefront.results.tables import print_run
+from sparsefront.settings_class import without_later
 from sparsefront.stages.bench import OUTCOMES, TEXTS
 from sparsefront.stages.keys import StageKeys, dense_recipe
 from sparsefront.stages.measure import MEASUREMENTS, SAMPLES
@@ -328,10 +329,11 @@ def plan_budgets(experiment: Experiment) -> dict[str, float | None]:
         if experiment.unlabeled:
             data = open_data(experiment, unlabeled=True)
             steps, per_epoch = steps_per_epoch(data, experiment.trainer), _samples_per_epoch(experiment, data)
-        training, rounds = experiment.recovery.training, experiment.recovery_rounds
         taken = [
-            training.plan_of_round(experiment.recipe, steps, index, rounds).total_steps(steps)
-            for index in range(rounds if isinstance(training, TrainingRecovery) else 0)
+            part.recovery.training.plan_of_round(part.recipe, steps, index, part.recovery_rounds).total_steps(steps)
+            for part in (experiment.smaller_recovery, experiment.own_recovery)
+            if part is not None and isinstance(part.recovery.training, TrainingRecovery)
+            for index in range(part.recovery_rounds)
         ]
         parts = [divmod(one, steps) for one in taken]  # a round may end within an epoch, before its last, smaller batch
         within, size = any(rest for _, rest in parts), experiment.recipe.batch_size
@@ -420,4 +422,6 @@ def choice_of(experiment: Experiment, network: dict[str, Any]) -> Choice:
 
 def _parameters(settings: dict[str, Any]) -> dict[str, Any]:
     """A part's settings by YAML key; paths are reduced to their last component, because results name no machine."""
-    return {key: PurePath(value).name if isinstance(value, str) else value for key, value in settings.items()}
+    return {
+        key: PurePath(value).name if isinstance(value, str) else value for key, value in without_later(settings).items()
+    }

@@ -91,7 +91,10 @@ def overrides_of(result: Result, row: Path, overrides: Sequence[str]) -> list[st
     """The overrides that compose the experiment of a stored result. Arguments and errors as in `experiment_of`."""
     without_gpu = result.identity.gpu is not None and not torch.cuda.is_available()
     on_cpu = [f"{key}={value}" for key, value in ON_CPU.items()] if without_gpu else []
-    return [*composable_overrides(row.parent, [*on_cpu, *overrides]), "logger=none"]
+    null = result.choice.recovery_parameters.get("epochs", ...) is None
+    rewinds = result.choice.recovery in ("lr_rewind", "weight_rewind")
+    former = ["recovery.epochs=null"] if null and rewinds else []  # the default once
+    return [*former, *composable_overrides(row.parent, [*on_cpu, *overrides]), "logger=none"]
 
 
 def _require_same(experiment: Experiment, result: Result, training: bool) -> None:

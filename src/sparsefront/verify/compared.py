@@ -43,7 +43,8 @@ SHORT_TIMINGS = re.compile(
     r".*_us|candidates|variant_medians_ms|block_variants_ms|roofline_fraction|relative_error|quantization_error"
 )
 CHOSEN = re.compile(  # by timing, or worded by a version of the program
-    SHORT_TIMINGS.pattern + r"|chosen|launch|notes|family|unsupported|layout|kernels|fused_blocks|latency_kernel"
+    SHORT_TIMINGS.pattern
+    + r"|chosen|launch|notes|family|unsupported|low_precision_layers|layout|kernels|fused_blocks|latency_kernel"
     r"|execution_mode_.*|.*_variant|variants_not_timed|resident_bytes_.*|recipe|trainer_parameters|kernel_mode"
     r"|path|num_workers|split_by|train_file|dev_file|train_text|revision"  # what another run may have set otherwise
 )

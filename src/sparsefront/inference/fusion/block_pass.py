@@ -36,7 +36,7 @@ from sparsefront.inference.fusion.plan import (
 )
 from sparsefront.inference.fusion.prepared_block import BlockCaptures, PreparedBlock, storage_key
 from sparsefront.inference.fusion.product_choice import ChosenProduct, ProductChooser, TimedProducts
-from sparsefront.inference.layers import observe_called_linears, quantize_linears
+from sparsefront.inference.layers import linear_inputs, quantize_linears
 from sparsefront.inference.network_modules import replace_module, shorten_compiler_messages
 from sparsefront.inference.precision import IN_16_BITS, Precision, emulation, network_dtype, require_supported
 from sparsefront.measure.correctness import (
@@ -543,7 +543,7 @@ def make_dense_graph(
 ) -> nn.Module:
     """A copy of a network whose encoder blocks are rewritten with every product dense: a `variants.Fuse`.
 
-    In low precision all supported Linears but the last one are quantized, in networks without such blocks too: the dense
+    In low precision all supported Linears but the heads are quantized, in networks without such blocks too: the dense
     baseline in this precision.
 
     Args:
@@ -569,11 +569,11 @@ def rewrite_dense(net: nn.Module, inputs: dict[str, Tensor], precision: Precisio
         in low precision, Linear that is called -> the precision, or why it stays in 16 bits.
     """
     shorten_compiler_messages()
-    linears = observe_called_linears(net, inputs) if precision.is_low else {}
+    linears = linear_inputs(net, {}, inputs, precision)
     report = fuse_dense(net, inputs, precision=precision)
     reasons = quantize_linears(net, linears, report.product_of, precision)
     if precision.is_low and not has_low_precision(net):
         raise DoesNotApply("; ".join({*reasons.values(), *report.summary()}) or "the network has no Linear")
     if not precision.is_low and not report.rewritten:
         raise DoesNotApply("; ".join(report.summary()) or "the network has no encoder blocks")
-    return dict.fromkeys(linears, precision.name) | reasons
+    return dict.fromkeys(linears.inputs, precision.name) | reasons
