@@ -314,6 +314,12 @@ def test_swap(given, message):
     assert told(lambda: sf.swap(**call), *networks(call["net"])).startswith(message)
 
 
+def test_kernels_of_the_environment(monkeypatch):
+    monkeypatch.setenv("SPARSEFRONT_KERNELS", "cuda")
+    with pytest.raises(ValueError, match="^SPARSEFRONT_KERNELS=cuda: is triton, or unset for all kernels$"):
+        sf.swap(copy.deepcopy(PRUNED), MASKS, (X,))
+
+
 @pytest.mark.parametrize(("given", "message"), BENCHMARK, ids=ids)
 def test_benchmark(given, message):
     call = {"dense_net": net_of(), "net": copy.deepcopy(PRUNED), "example_inputs": (X,), **given}

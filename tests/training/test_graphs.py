@@ -113,7 +113,8 @@ def test_replays_train_as_the_network(recorded):
         torch.testing.assert_close(one, other)
 
 
-def test_each_size_is_recorded(recorded):
+def test_each_size_is_recorded(recorded, caplog):
+    caplog.set_level(logging.INFO)
     record, runs = recorded
     net = Net()
     forward = graphed(net, record)
@@ -139,6 +140,7 @@ def test_each_size_is_recorded(recorded):
     sizes = list(range(20, 20 + 2 * MOST_GRAPHS))
     calls(*sizes, *sizes)
     assert len(forward._graphs) == MOST_GRAPHS
+    assert caplog.text.count("64 sizes of batches are captured, further ones are launched") == 1
 
 
 class Blocks(nn.Module):
@@ -233,12 +235,12 @@ class Kept:
         return None
 
 
-def evaluated(net, batches, device="cpu", dtype=torch.float32, reduces_outputs=False):
+def evaluated(net, batches, device="cpu", dtype=torch.float32, reduces_outputs=False, graphs=True):
     """The outputs of an evaluation."""
     data = pl.LightningDataModule()
     data.test_dataloader = lambda: batches
     task = Kept(reduces_outputs)
-    evaluate(task, net, data, "test", device=torch.device(device), dtype=dtype)
+    evaluate(task, net, data, "test", device=torch.device(device), dtype=dtype, graphs=graphs)
     assert "forward" not in vars(net) and all(batch is other for (_, batch), other in zip(task.outputs, batches))
     return [output for output, _ in task.outputs]
 
@@ -253,6 +255,8 @@ def test_evaluations_replay_repeated_shapes(net, reduces_outputs, replays, monke
     for output, plain in zip(evaluated(net, batches, reduces_outputs=reduces_outputs), expected, strict=True):
         assert torch.equal(output, plain)
     assert len(replays) == 3, "neither the first of a size nor the only one"
+    evaluated(net, batches, graphs=False)
+    assert len(replays) == 3
 
 
 def test_hooked_networks_are_launched(replays, monkeypatch, caplog):

@@ -20,6 +20,7 @@ from sparsefront.artifacts.code_digest import code_digest, find_module, source_o
 from sparsefront.artifacts.content_digest import IN_CACHE, by_content, digest, remembering, versions
 from sparsefront.config.experiment import Experiment
 from sparsefront.errors import InvalidSetting
+from sparsefront.models.unpadded import UNPADDED
 from sparsefront.provenance import processor_facts
 
 KERNELS = (
@@ -175,6 +176,7 @@ def _stage_keys(experiment: Experiment) -> StageKeys:
         prune["choice_table"] = digest(choice_table)
     recover = _recover(experiment.own_recovery, prune)
     export = {"recover": digest(recover), "code": code("export")}
+    unpadded = {UNPADDED: digest(place)} if experiment.inference.unpadded else {}
     swap = {
         "export": digest(export),
         "kernel": settings("kernel"),
@@ -183,6 +185,7 @@ def _stage_keys(experiment: Experiment) -> StageKeys:
         "image_size": sizes.image_size,
         "mode": sizes.mode,
         "place": place,
+        **unpadded,
     }
     dense_quality = {
         "dense": digest(dense),
@@ -191,6 +194,7 @@ def _stage_keys(experiment: Experiment) -> StageKeys:
         "device": _device(experiment),
         "versions": versions("torch", "torchmetrics"),
         "code": code("dense_quality"),
+        **unpadded,
         **{name: getattr(experiment.dataset, name) for name in sorted(experiment.dataset.of_evaluation)},
     }
     control = _control(experiment, dense)

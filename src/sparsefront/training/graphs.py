@@ -216,6 +216,8 @@ class GraphedForward:
                 return self._forward(*values, **named)
             self._graphs[key] = graph
             self.captures += 1
+            if len(self._graphs) == MOST_GRAPHS:
+                log.info("CUDA graphs: %d sizes of batches are captured, further ones are launched", MOST_GRAPHS)
         output = graph(flat_inputs)
         self.replays += 1
         if self._states is not None and listens:
