@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from sparsefront_kernels import cuda_library
 from sparsefront_kernels.sparse_layer import SparseLayer
 from torch import Tensor, nn
 
@@ -408,6 +409,7 @@ KERNELS_SHARE = 0.5  # of the search's time; the rest is for whole networks
 
 def _require_swappable(net: nn.Module, masks: Mapping[str, Tensor]) -> None:
     require_network(net)
+    cuda_library.triton_alone()  # raises at a wrong value of SPARSEFRONT_KERNELS
     if any(isinstance(module, SparseLayer) for module in net.modules()):
         raise InvalidSetting("net", type(net).__name__, "was swapped already: give a copy of the pruned network")
     require_finite_weights(net)
