@@ -1,6 +1,7 @@
 """Sweeps: what cannot run ends before the first point, in one line; each point says how many are left, and for how long."""
 
 import json
+import pickle
 
 import pytest
 from hydra import initialize_config_dir
@@ -117,6 +118,13 @@ def test_points_equal_those_of_hydra(sweep, overrides):
     loaded = [load(config, overrides.split()) for load in (PointLoader(loader, None), loader.load_sweep_config)]
     point, expected = (OmegaConf.to_container(one, resolve=False) for one in loaded)
     assert point == expected
+
+
+def test_launchers_may_pickle_the_loader(sweep):
+    """As joblib and submitit do, with Hydra's own loader around it."""
+    loader, config = sweep
+    again = pickle.loads(pickle.dumps(PointLoader(loader, 2)))
+    assert again(config, ["sparsity=0.5"]).sparsity == 0.5
 
 
 def test_uncomposable_point_is_one_line(sweep):

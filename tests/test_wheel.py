@@ -6,14 +6,17 @@ import shutil
 import subprocess
 import sys
 import tomllib
+import zipfile
 from pathlib import Path
 
 import pytest
+from sparsefront_kernels import cuda_library
 
 from sparsefront import options
 from sparsefront.__main__ import compare
 
 ROOT = Path(__file__).parents[1]
+PREBUILT = "gathered_indexed"  # a small library that several GPUs run
 PARTS = ("src", "kernels", "conf", "pyproject.toml", "README.md", "LICENSE")
 
 
@@ -28,8 +31,43 @@ def wheels(tmp_path_factory) -> dict[str, Path]:
             shutil.copytree(ROOT / part, copy / part, symlinks=True, ignore=ignored)
         else:
             shutil.copy(ROOT / part, copy / part)
+    if cuda_library.compiler() is not None:
+        program = (
+            f"from sparsefront_kernels import cuda_library; cuda_library.build_for_wheel({PREBUILT!r}, ('80', '90a'))"
+        )
+        subprocess.run(
+            [sys.executable, "-P", "-c", program], env={**os.environ, "PYTHONPATH": str(copy / "kernels")}, check=True
+        )
     pip("wheel", "--no-build-isolation", "--wheel-dir", str(built), str(copy), str(copy / "kernels"))
     return {file.name.split("-")[0]: file for file in built.iterdir()}
+
+
+LOADS_PREBUILT = f"""
+from sparsefront_kernels import cuda_library
+cuda_library.compiler = lambda: print("nvcc is looked for")
+print(cuda_library.load({PREBUILT!r}).sparsefront_{PREBUILT} is not None, cuda_library.build({PREBUILT!r}).name)
+cuda_library.gpu_architectures = lambda: ("120",)
+print(cuda_library.built({PREBUILT!r}))
+"""
+
+
+@pytest.mark.skipif(cuda_library.compiler() is None, reason="needs nvcc")
+def test_wheel_of_kernels_brings_libraries(wheels, tmp_path):
+    """Used without nvcc; a GPU that they do not serve is a line, and the way to one that is built here."""
+    wheel = wheels["sparsefront_kernels"]
+    assert re.fullmatch(r"sparsefront_kernels-.*-py3-none-linux_\w+\.whl", wheel.name)
+    with zipfile.ZipFile(wheel) as archive:
+        (library,) = (name for name in archive.namelist() if name.endswith(".so"))
+    assert re.fullmatch(rf"sparsefront_kernels/prebuilt/{PREBUILT}-\w+-cuda\d+-sm80-sm90a\.so", library)
+    pip("install", "--target", str(tmp_path / "site"), str(wheel))
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "site"), "SPARSEFRONT_KERNELS_CACHE": str(tmp_path)}
+    call = [sys.executable, "-P", "-c", LOADS_PREBUILT]
+    done = subprocess.run(call, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    name = Path(library).name
+    assert done.stdout.splitlines() == [f"True {name}", "nvcc is looked for", "None"], done.stderr
+    assert re.search(
+        rf"the package has {name}, this machine needs \w+-cuda\d+-sm120: the CUDA library is built", done.stderr
+    )
 
 
 @pytest.fixture(scope="module")
@@ -126,23 +164,3 @@ main()
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert re.search(r"\nsf.recover: Python package pytorch-lightning: .* pip install .*run", done.stdout)
     assert re.fullmatch(r"Python package hydra-core: is not installed: pip install .*\n", done.stderr), done.stderr
-
-
-def test_slip_is_answered_without_torch(tmp_path):
-    program = (
-        "import sys; from sparsefront.__main__ import run\n"
-        "try: run(['sparsity=75'])\n"
-        "except SystemExit as error: print(error.code, {'torch', 'pandas', 'transformers'} & sys.modules.keys())"
-    )
-    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True)
-    assert done.stdout == "sparsity=75.0: must be less than 1 (the fraction of zeros) set()\n"
-
-
-def test_the_shell_completes_options(tmp_path):
-    call = [sys.executable, str(ROOT / "run.py"), "-sc"]
-    installed = subprocess.run([*call, "install=bash"], cwd=tmp_path, capture_output=True, text=True)
-    assert "complete" in installed.stdout and installed.returncode == 0
-    line = "python run.py pattern=ti"
-    environment = {**os.environ, "COMP_LINE": line, "COMP_POINT": str(len(line))}
-    found = subprocess.run([*call, "query=bash"], cwd=tmp_path, env=environment, capture_output=True, text=True)
-    assert found.stdout.split() == ["pattern=tile_2_4", "pattern=tile_wise"]

@@ -8,7 +8,8 @@ flags and PyTorch's version, and one of the compiler's version. The folder also 
 spills and warnings of every kernel. With a lock next to it, one process builds while others wait. Where that folder cannot
 be written, a process builds for itself alone.
 
-A wheel may contain libraries in `prebuilt`, which take precedence as long as the sources are the same.
+Sources with wgmma are compiled for compute capability 9.0, others for the GPUs of this machine, from 8.0 on. A wheel may contain
+libraries in `prebuilt`, which take precedence as long as the sources are the same and these GPUs run them.
 """
 
 import ctypes
@@ -40,12 +41,17 @@ SHARED = PACKAGE / "cuda"  # shared headers
 PREBUILT = PACKAGE / "prebuilt"  # a wheel's libraries, named by `_prebuilt_name`
 TOOLCHAIN = "toolchain"  # a small library that tests whether others can be built
 SOURCES = {source.stem: source for source in sorted(PACKAGE.glob("*/csrc/*.cu"))}
+HOPPER = "90a"  # with wgmma and registers that move between warps, unlike 90
+WGMMA = {name for name, source in SOURCES.items() if source.parent.parent.name == "blocked"} | {
+    "gathered_sm90_cluster",
+    "gathered_sm90_persistent",
+    TOOLCHAIN,
+}
+LARGE_BLOCKS = {"layer_norm_columns"}  # with clusters and 227 KB of shared memory
+ARCHITECTURES = ("80", "89", HOPPER, "100", "120")  # of a wheel
 FLAGS = (
     "-std=c++17",
     "-O3",
-    # sm_90a, because wgmma exists only there. The builder adds no architecture if a flag names one: a plain sm_90 pass
-    # would fail.
-    "-gencode=arch=compute_90a,code=sm_90a",
     "-Xptxas=-v",
     "-lineinfo",  # source lines for tools; does not change machine code
     "--split-compile=0",  # compile kernels of a source in parallel; does not change machine code
@@ -57,7 +63,6 @@ FLAGS = (
 )
 # for libraries for other machines: built by nvcc alone, with the CUDA runtime linked statically
 PREBUILT_FLAGS = (
-    *FLAGS,
     "-shared",
     "-cudart=static",
     "-Xcompiler=-fPIC",
@@ -72,6 +77,7 @@ from torch.utils.cpp_extension import load
 load(**json.loads(sys.argv[1]), with_cuda=True, is_python_module=False, verbose=True)
 """
 PLACES = ("CUDA_HOME", "CUDA_PATH")
+KERNELS = "SPARSEFRONT_KERNELS"  # environment variable
 LOG = "build.log"
 
 # see `during_builds`
@@ -85,6 +91,36 @@ _unwritable: set[Path] = set()  # folders that were reported
 
 class BuildFailed(RuntimeError):
     """A library cannot be built. The message begins with the reason and includes the compiler's output."""
+
+
+def needed_capability(name: str, capability: tuple[int, int]) -> str | None:
+    """What a GPU of this compute capability lacks for a library, or None."""
+    if capability < (8, 0):
+        return "needs compute capability 8.0 or newer"
+    if name in WGMMA and capability != (9, 0):
+        return "needs wgmma, which compute capability 9.0 alone has"
+    if name in LARGE_BLOCKS and capability[0] not in (9, 10, 11):
+        return "needs clusters and 227 KB of shared memory per block"
+    return None
+
+
+@functools.cache
+def gpu_architectures() -> tuple[str, ...]:
+    """Architectures of this machine's GPUs, as nvcc calls them ("80", "90a"); without a GPU Hopper's."""
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_available() else ()
+    capabilities = sorted({torch.cuda.get_device_capability(device) for device in devices} or {(9, 0)})
+    return tuple(HOPPER if capability == (9, 0) else "{}{}".format(*capability) for capability in capabilities)
+
+
+def runs_on(name: str, architectures: Sequence[str]) -> tuple[str, ...]:
+    """Those of the architectures that can run a library."""
+    return tuple(one for one in architectures if needed_capability(name, divmod(int(one.rstrip("a")), 10)) is None)
+
+
+def _flags(name: str, architectures: Sequence[str]) -> tuple[str, ...]:
+    """The builder adds no architecture of its own if a flag names one."""
+    targets = runs_on(name, architectures) or (HOPPER,)
+    return (*FLAGS, *(f"-gencode=arch=compute_{one},code=sm_{one}" for one in targets))
 
 
 @functools.cache
@@ -101,8 +137,22 @@ def ninja() -> str | None:
     return shutil.which("ninja", path=os.pathsep.join(folders))
 
 
+def triton_alone() -> bool:
+    """Whether SPARSEFRONT_KERNELS=triton leaves out all kernels that GPUs before Hopper lack, to time what they would run.
+
+    Raises:
+        ValueError: any other value.
+    """
+    value = os.environ.get(KERNELS, "")
+    if value not in ("", "triton"):
+        raise ValueError(f"{KERNELS}={value}: is triton, or unset for all kernels")
+    return value == "triton"
+
+
 def unavailable_reason(name: str) -> str | None:
     """Why the library is unavailable, or None if it is built or can be. Logs the reason once."""
+    if triton_alone():
+        return f"{KERNELS}=triton leaves CUDA libraries out"
     if _needed is not None:
         _needed.add(name)
         return None
@@ -118,6 +168,8 @@ def unavailable_reason(name: str) -> str | None:
 
 def availability() -> str:
     """What decides which libraries can be used: the compiler, or without one those that are built."""
+    if triton_alone():
+        return "none"
     reason = _missing_tool()
     if reason is None:
         return f"compiled by {compiler()}"
@@ -147,7 +199,7 @@ def built(name: str) -> Path | None:
     library = _prebuilt(name)
     if library is not None:
         return library
-    key = f"{name}-{_fingerprint(_source(name))}-{'*' if compiler() is None else _compiler_key(compiler())}"
+    key = f"{name}-{_fingerprint(name)}-{'*' if compiler() is None else _compiler_key(compiler())}"
     caches = [_cache()] + ([Path(_own_cache().name)] if _own_cache.cache_info().currsize else [])
     return next((path for cache in caches for path in cache.glob(f"{key}/{name}.so")), None)
 
@@ -245,7 +297,7 @@ def report_unwritable_cache(error: OSError) -> None:
 
 def _build_in(cache: Path, name: str) -> Path:
     """Raises OSError if the cache is not writable, BuildFailed if the build fails."""
-    home = cache / f"{name}-{_fingerprint(_source(name))}-{_compiler_key(compiler())}"
+    home = cache / f"{name}-{_fingerprint(name)}-{_compiler_key(compiler())}"
     lock = home.with_name(f"{home.name}.lock")
     home.parent.mkdir(parents=True, exist_ok=True)
     with held_alone(lock, lambda: _tell(f"another process builds {name}: waiting for it")) as waited:
@@ -280,7 +332,7 @@ def _build_into(home: Path, name: str) -> str:
     return ""
 
 
-def build_for_wheel(name: str) -> Path:
+def build_for_wheel(name: str, architectures: Sequence[str] = ARCHITECTURES) -> Path:
     """Compile a source into `PREBUILT`, for wheels for machines without nvcc.
 
     Raises:
@@ -290,9 +342,11 @@ def build_for_wheel(name: str) -> Path:
     if nvcc is None:
         raise BuildFailed(f"{name}: {_missing_tool()}")
     PREBUILT.mkdir(exist_ok=True)
-    library = PREBUILT / _prebuilt_name(name, _compiler_version(nvcc))
+    targets = "-".join(f"sm{one}" for one in runs_on(name, architectures))
+    library = PREBUILT / f"{_prebuilt_prefix(name, _compiler_version(nvcc))}{targets}.so"
+    partial = library.with_suffix(".partial")
     done = subprocess.run(
-        [nvcc, *PREBUILT_FLAGS, str(_source(name)), "-o", str(partial := library.with_suffix(".partial"))],
+        [nvcc, *_flags(name, architectures), *PREBUILT_FLAGS, str(_source(name)), "-o", str(partial)],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -306,17 +360,29 @@ def build_for_wheel(name: str) -> Path:
     return partial.rename(library)
 
 
-def _prebuilt_name(name: str, cuda: str) -> str:
-    """File name with a hash of sources and flags, and CUDA's major version ("13.0" → 13)."""
-    return f"{name}-{_digest(_source(name), *PREBUILT_FLAGS)}-cuda{cuda.split('.')[0]}.so"
+def _prebuilt_prefix(name: str, cuda: str) -> str:
+    """Beginning of a file name: a hash of sources and flags, and CUDA's major version ("13.0" → 13); architectures follow."""
+    return f"{name}-{_digest(_source(name), *FLAGS, *PREBUILT_FLAGS)}-cuda{cuda.split('.')[0]}-"
+
+
+def _serves(compiled: Sequence[str], gpu: str) -> bool:
+    """Whether code for these architectures runs on a GPU of another: the same, or an older one of its major version."""
+    return gpu in compiled or any(one[:-1] == gpu[:-1] and one < gpu for one in compiled if one != HOPPER)
 
 
 def _prebuilt(name: str) -> Path | None:
     """The library from the package; it needs a driver for its CUDA version, as this PyTorch does."""
-    if torch.version.cuda is None or not PREBUILT.is_dir():
+    libraries = sorted(PREBUILT.glob(f"{name}-*.so"))
+    if torch.version.cuda is None or not libraries:
         return None
-    library = PREBUILT / _prebuilt_name(name, torch.version.cuda)
-    return library if library.exists() else None
+    prefix, gpus = _prebuilt_prefix(name, torch.version.cuda), runs_on(name, gpu_architectures())
+    for library in libraries:
+        targets = library.stem.removeprefix(prefix).replace("sm", "").split("-")
+        if library.name.startswith(prefix) and all(_serves(targets, gpu) for gpu in gpus):
+            return library
+    needs = f"{prefix[len(name) + 1 :]}sm{'-sm'.join(gpus)}"
+    _warn_once(f"the package has {libraries[0].name}, this machine needs {needs}: the CUDA library is built")
+    return None
 
 
 @functools.cache
@@ -337,7 +403,7 @@ def _run_builder(name: str, folder: Path) -> subprocess.CompletedProcess:
     settings = {
         "name": name,
         "sources": [str(_source(name))],
-        "extra_cuda_cflags": FLAGS,
+        "extra_cuda_cflags": _flags(name, gpu_architectures()),
         "extra_ldflags": LINK_FLAGS,
         "build_directory": str(folder),
     }
@@ -402,9 +468,9 @@ def _source(name: str) -> Path:
     return SHARED / f"{TOOLCHAIN}.cu" if name == TOOLCHAIN else SOURCES[name]
 
 
-def _fingerprint(source: Path) -> str:
+def _fingerprint(name: str) -> str:
     """Digest of everything that a source may include, of the flags, and of PyTorch, whose builder is used."""
-    return _digest(source, torch.__version__, *FLAGS, *LINK_FLAGS)
+    return _digest(_source(name), torch.__version__, *_flags(name, gpu_architectures()), *LINK_FLAGS)
 
 
 def _digest(source: Path, *made_with: str) -> str:

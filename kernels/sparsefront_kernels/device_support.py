@@ -34,36 +34,36 @@ def cuda_unsupported_reason(problem: Problem, *, minimum_capability: tuple[int, 
         return f"needs a CUDA device, not {problem.device.type}"
     if not torch.cuda.is_available():
         return "needs a CUDA device, and torch sees none"
+    if minimum_capability >= (9, 0) and cuda_library.triton_alone():
+        return f"{cuda_library.KERNELS}=triton leaves out what needs compute capability 9.0"
     capability = torch.cuda.get_device_capability(problem.device)
     if capability < minimum_capability:
         return "needs compute capability {}.{} or newer, this GPU has {}.{}".format(*minimum_capability, *capability)
     return None
 
 
-def hopper_unsupported_reason(problem: Problem, library: str) -> str | None:
-    """Why a CUDA library compiled for compute capability 9.0 only is unsupported, or None.
+def library_unsupported_reason(problem: Problem, library: str) -> str | None:
+    """Why a CUDA library is unsupported on the problem's device, or None.
 
     Args:
         library: a name of `cuda_library.SOURCES`.
     """
-    reason = cuda_unsupported_reason(problem, minimum_capability=(9, 0))
-    if reason:
-        return reason
-    capability = torch.cuda.get_device_capability(problem.device)
-    if capability != (9, 0):
-        return "is written for compute capability 9.0, this GPU has {}.{}".format(*capability)
-    return cuda_library.unavailable_reason(library)
+    reason = cuda_unsupported_reason(problem, minimum_capability=(8, 0)) or _capability_reason(problem.device, library)
+    return reason or cuda_library.unavailable_reason(library)
+
+
+def _capability_reason(device: torch.device, library: str) -> str | None:
+    capability = torch.cuda.get_device_capability(device)
+    needed = cuda_library.needed_capability(library, capability)
+    return None if needed is None else "{}, this GPU has {}.{}".format(needed, *capability)
 
 
 @functools.cache
 def unloadable_reason(device: torch.device, library: str) -> str | None:
-    """Why a library for compute capability 9.0 cannot run on the device, or None; builds it, so that later calls do not fail."""
+    """Why a library cannot run on the device, or None; builds it, so that later calls do not fail."""
     if device.type != "cuda":
         return f"needs a CUDA device, not {device.type}"
-    capability = torch.cuda.get_device_capability(device)
-    if capability != (9, 0):
-        return "is written for compute capability 9.0, this GPU has {}.{}".format(*capability)
-    reason = cuda_library.unavailable_reason(library)
+    reason = _capability_reason(device, library) or cuda_library.unavailable_reason(library)
     if reason is not None:
         return reason
     try:

@@ -6,7 +6,6 @@ torch and `import sparsefront_kernels`. Launch parameters are chosen by the numb
 """
 
 import json
-import warnings
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -205,34 +204,39 @@ RECORD = "sparsefront.json"  # in a file of `sf.to_pt2`: what it states of itsel
 
 
 def load_pt2(path: Path | str) -> Callable[..., Any]:
-    """A network that `sf.to_pt2` wrote: a function of its tensors by name, to tensors in dicts and tuples.
+    """A network that `sf.to_pt2` wrote: a function of its tensors, in order or by name, to tensors in dicts and tuples.
 
     Args:
         path: *.pt2, from torch.export or AOTInductor.
     Raises:
-        ValueError: at a call, inputs outside of the ranges that the file states; or at the load, a file of another kind.
-    Warns:
-        made on another GPU or with another torch; a kernel that cannot run here then raises UnsupportedProblem.
+        ValueError: at the load, a file of another kind, or of another torch or GPU model than this process has; or at a call,
+            a missing or unknown input, or one outside of the ranges that the file states.
     """
     for part in OTHER_OPS:
         import_module(f"sparsefront_kernels.{part}")
     with zipfile.ZipFile(path) as archive:
         names = archive.namelist()
-    if any(name.endswith(".wrapper.so") or "/aotinductor/" in name for name in names):
-        run: Any = torch._inductor.aoti_load_package(str(path))
-        text = run.get_metadata().get(RECORD)
-    else:
-        extra = {RECORD: ""}
-        run, text = torch.export.load(path, extra_files=extra).module(), extra[RECORD]
-    if not text:
+        compiled = any("/aotinductor/" in name for name in names)
+        suffix = ".wrapper_metadata.json" if compiled else f"/extra/{RECORD}"
+        texts = [archive.read(name) for name in names if name.endswith(suffix)]
+    stated = json.loads(texts[0]) if texts else {}
+    record = json.loads(stated.get(RECORD, "{}")) if compiled else stated
+    if not record:
         raise ValueError(f"{path}: not written by sf.to_pt2")
-    record = json.loads(text)
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
+    device = "cpu" if record["device"] == "cpu" else gpu
     if (record["device"], record["torch"]) != (device, torch.__version__):
-        here = f"{device} with torch {torch.__version__}"
-        warnings.warn(f"{path}: made on {record['device']} with torch {record['torch']}, not {here}", stacklevel=2)
+        made, here = f"{record['device']} with torch {record['torch']}", f"{device} with torch {torch.__version__}"
+        raise ValueError(f"{path}: made on {made}, and here is {here}: write it again here with sf.to_pt2")
+    run: Any = torch._inductor.aoti_load_package(str(path)) if compiled else torch.export.load(path).module()
+    inputs = list(record["inputs"])
 
-    def call(**tensors: Tensor) -> Any:
+    def call(*positional: Tensor, **named: Tensor) -> Any:
+        tensors = dict(zip(inputs, positional)) | named
+        repeated = len(positional) > len(inputs) or len(positional) + len(named) > len(tensors)
+        if repeated or set(inputs) - tensors.keys():
+            received = [*inputs[: len(positional)], *named]
+            raise ValueError(f"{path}: takes {', '.join(inputs)}, each once, not {', '.join(received) or 'nothing'}")
         for name, tensor in tensors.items():
             require_in_range(name, tensor, record)
         return run(**tensors)

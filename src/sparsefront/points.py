@@ -130,7 +130,7 @@ def run_points(
         check: composes a point from its overrides; raises InvalidSetting for one that cannot be composed.
     Raises:
         InvalidSetting: a wrong setting or point, before the first one begins; a time limit shorter than one point.
-        SystemExit: with status 1, points failed.
+        SystemExit: with status 1, points failed or could not be packed.
     """
     began = time.monotonic()
     sweep = sweep_settings(settings)
@@ -149,9 +149,14 @@ def run_points(
     last = None if sweep.seconds is None else began + sweep.seconds
     _tell(f"{counted(len(todo), 'point')} to run, {len(done)} in {sweep.pack}" if done else counted(len(todo), "point"))
     with _Processes(folder, _flags(config), dict.fromkeys(devices or [""], sweep.workers)) as running:
-        failed = _work(todo, running, sweep, last, shortest or 0.0)
-    if failed:
-        raise SystemExit(f"{counted(len(failed), 'point')} failed: {', '.join(map(str, sorted(failed)))}")
+        numbers = _work(todo, running, sweep, last, shortest or 0.0)
+    complaints = [
+        f"{counted(len(some), 'point')} {what}: {', '.join(map(str, sorted(some)))}"
+        for what, some in numbers.items()
+        if some
+    ]
+    if complaints:
+        raise SystemExit("; ".join(complaints))
 
 
 def read_pack(pack: Path) -> tuple[dict[frozenset[str], Path], float | None]:
@@ -169,9 +174,14 @@ def _own_seconds(cost: Cost) -> tuple[float | None, ...]:
 
 def _work(
     todo: list[Point], running: "_Processes", sweep: SweepSettings, last: float | None, shortest: float
-) -> list[int]:
-    """Begin points in their order as GPUs become free, until none is left or the time is over; the numbers of failed points."""
-    failed, stopped, total = [], 0, len(todo)
+) -> dict[str, list[int]]:
+    """Begin points in their order as GPUs become free, until none is left or the time is over.
+
+    Returns:
+        "failed", or "finished but not packed" -> numbers of points.
+    """
+    numbers: dict[str, list[int]] = {"failed": [], "finished but not packed": []}
+    stopped, total = 0, len(todo)
     while todo or running.points:
         late = last is not None and time.monotonic() + (shortest if todo else 0.0) >= last
         while todo and not late and running.begin(todo[0]):
@@ -188,12 +198,12 @@ def _work(
                     try:
                         write_record(row.parent, sweep.pack)
                     except (ValueError, OSError) as error:  # the others go on
-                        failed.append(point.number)
+                        numbers["finished but not packed"].append(point.number)
                         _tell(f"point {point.number} is not packed: {error}")
             elif running.stopped and status in (TERMINATED, -signal.SIGTERM, -signal.SIGKILL):
                 stopped += 1
             else:
-                failed.append(point.number)
+                numbers["failed"].append(point.number)
                 reason = _last_line(log_file)
                 if not (row.parent / FAILURE_FILE).exists():  # a killed process leaves none
                     row.parent.mkdir(exist_ok=True)
@@ -204,7 +214,7 @@ def _work(
         _tell(
             f"out of time: {stopped} of {total} points stopped, {len(todo)} have not begun; the same command continues"
         )
-    return failed
+    return numbers
 
 
 class _Processes:

@@ -10,19 +10,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torchvision.transforms import v2
 
-from sparsefront.data.image_folder import ImageNet
-from sparsefront.data.split_data import paste
+from sparsefront.data.image_folder import MEAN, STD, ImageNet
+from sparsefront.data.split_data import ImagePart, paste
 from sparsefront.data.tiny_imagenet import TinyImageNet
 from sparsefront.errors import InvalidSetting
 from sparsefront.tasks.classification import ImageClassification
-
-
-def test_classes_are_the_sorted_folders(tiny, opened) -> None:
-    settings = tiny("imagenet")
-    assert settings.info.num_classes == 2
-    labels = {Path(path).parent.name: label for path, label in opened(settings).part("train").files}
-    assert labels == {"cat": 0, "dog": 1}
 
 
 def test_layout_is_checked(tiny, tmp_path: Path) -> None:
@@ -44,6 +38,16 @@ def test_file_that_is_no_image(tiny, opened) -> None:
             assert len(batch["labels"])
         for batch in opened(settings).val_dataloader():
             assert len(batch["labels"])
+
+
+def test_crops_are_normalized_in_training(tiny, opened) -> None:
+    """Workers pass on bytes; as torchvision's transforms give them."""
+    part = opened(tiny("imagenet")).part("train")
+    raw, batch = part.fetch([2, 0, 1]), part.__getitems__([2, 0, 1])
+    assert isinstance(part, ImagePart) and raw["x"].dtype == torch.uint8
+    finish = v2.Compose([v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD)])
+    torch.testing.assert_close(batch["x"], finish(raw["x"]))
+    assert torch.equal(batch["x"], part.process(raw)["x"]) and torch.equal(batch["labels"], raw["labels"])
 
 
 def arrays(count: int, **changes: np.ndarray) -> dict[str, np.ndarray]:

@@ -1,9 +1,11 @@
 """`sf.to_pt2` and `sf.to_onnx`: programs that run without sparsefront and give the same outputs."""
 
 import gc
+import math
 import subprocess
 import sys
 import warnings
+import zipfile
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -12,13 +14,14 @@ import sparsefront_kernels
 import torch
 import transformers
 from sparsefront_kernels import KernelEntry, registry
+from sparsefront_kernels.stored_product import RECORD
 from torch import nn
 from torchvision.models import VisionTransformer
 from torchvision.models.resnet import Bottleneck, ResNet
 
 import sparsefront as sf
 from sparsefront.errors import InvalidSetting
-from sparsefront.inference.deploy import run_onnx
+from sparsefront.inference.deploy import _position_limit, run_onnx
 
 SIZES = {
     "hidden_size": 64,
@@ -140,10 +143,22 @@ def test_inputs_outside_the_range(tmp_path):
     for wrong, message in (
         (tokens(9), r"^input_ids: \[9, 16\] is outside of \[2 to 8, 16\], for which this file was made$"),
         (tokens(4, 17), r"^input_ids: \[4, 17\] is outside of \[2 to 8, 16\]"),
-        ({"ids": tokens()["input_ids"]}, "^ids: no input of this file, which has input_ids, attention_mask$"),
+        (
+            tokens() | {"ids": tokens()["input_ids"]},
+            "^ids: no input of this file, which has input_ids, attention_mask$",
+        ),
+        ({"ids": tokens()["input_ids"]}, r"a\.pt2: takes input_ids, attention_mask, each once, not ids$"),
+        ({}, "each once, not nothing$"),
     ):
         with pytest.raises(ValueError, match=message):
             run(**wrong)
+    ids, mask = tokens().values()
+    for positional, named in (((ids,), {"input_ids": ids}), ((ids, mask, mask), {}), ((ids,), {})):
+        with pytest.raises(ValueError, match="takes input_ids, attention_mask, each once, not input_ids"):
+            run(*positional, **named)
+    expected = run(input_ids=ids, attention_mask=mask)
+    for outputs in (run(ids, mask), run(ids, attention_mask=mask)):
+        assert all(torch.equal(outputs[name], expected[name]) for name in expected)
 
 
 def test_lstm_has_one_length(tmp_path):
@@ -152,12 +167,43 @@ def test_lstm_has_one_length(tmp_path):
         sf.to_pt2(net, inputs, tmp_path / "a.pt2", length=(1, 64))
 
 
-def test_another_torch_is_one_warning(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("family", "table", "most"),
+    [("Bert", "embeddings.position_embeddings", 20), ("Roberta", "embeddings.position_embeddings", 18)]
+    + [("GPT2", "wpe", 20), ("OPT", "decoder.embed_positions", 20), ("Llama", None, None)],
+)
+def test_length_beyond_the_positions(tmp_path, family, table, most):
+    sizes = {**SIZES, "max_position_embeddings": 20, "num_key_value_heads": 4, "ffn_dim": 64, "word_embed_proj_dim": 64}
+    sizes |= {"pad_token_id": 1} if family == "Roberta" else {}
+    net = getattr(transformers, f"{family}Model")(getattr(transformers, f"{family}Config")(**sizes)).eval()
+    assert _position_limit(net) == ((math.inf, "") if table is None else (most, table))
+    if table is None:
+        return
+    message = rf"^length=\(1, {most + 1}\): goes up to {most + 1} tokens, and {table} of the network holds {most}$"
+    with pytest.raises(InvalidSetting, match=message):
+        sf.to_pt2(net, tokens(), tmp_path / "a.pt2", length=(1, most + 1))
+
+
+def test_program_of_another_machine(tmp_path, monkeypatch):
+    """One error that names both, before anything is loaded; what was made on a CPU runs on the CPU of any machine."""
     net, x = nn.Linear(8, 8).eval(), torch.randn(2, 8)
     sf.to_pt2(net, (x,), tmp_path / "a.pt2")
-    monkeypatch.setattr(torch, "__version__", "9.9.9")
-    with pytest.warns(UserWarning, match=r"a\.pt2: made on cpu with torch .*, not .* with torch 9\.9\.9$"):
-        sparsefront_kernels.load_pt2(tmp_path / "a.pt2")
+    monkeypatch.setattr(torch.export, "load", lambda *_, **__: pytest.fail("loads"))
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "__version__", "9.9.9")
+        with pytest.raises(
+            ValueError, match=r"a\.pt2: made on cpu with torch .*, and here is cpu with torch 9\.9\.9: "
+        ):
+            sparsefront_kernels.load_pt2(tmp_path / "a.pt2")
+    with zipfile.ZipFile(tmp_path / "a.pt2") as whole, zipfile.ZipFile(tmp_path / "gpu.pt2", "w") as other:
+        for name in whole.namelist():
+            content = whole.read(name)
+            other.writestr(name, content.replace(b'"cpu"', b'"NVIDIA H200"') if name.endswith(RECORD) else content)
+    for available, here in ((False, "no GPU"), (True, "NVIDIA A100")):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda available=available: available)
+        monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA A100")
+        with pytest.raises(ValueError, match=rf"gpu\.pt2: made on NVIDIA H200 with torch .*, and here is {here} with"):
+            sparsefront_kernels.load_pt2(tmp_path / "gpu.pt2")
 
 
 def test_packed_weight_dies_with_its_program(tmp_path):

@@ -14,6 +14,7 @@ import torch
 import triton
 from in_layout import in_layout
 from sparsefront_kernels import FORMATS, triton_device
+from sparsefront_kernels.attention import triton_unpadded
 from sparsefront_kernels.blocked import triton_spmm as blocked
 from sparsefront_kernels.blocked import triton_training as training
 from sparsefront_kernels.blocked.training import TrainableBlockedLinear, triton_weight_gradient
@@ -41,7 +42,7 @@ POINTERS = {
 PRODUCTS = ("_gathered_triton_kernel", "_blocked_triton_kernel")
 LAUNCH_OPTIONS = ("num_warps", "num_stages", "maxnreg", "enable_fp_fusion")
 MODULES = (gathered, blocked, training, triton_rebuild, triton_norm, triton_epilogue, triton_quantize, scaled_epilogue)
-MODULES += (triton_steps, triton_device)
+MODULES += (triton_steps, triton_unpadded, triton_device)
 
 
 class Recorder:
@@ -115,6 +116,11 @@ def launches(dtype: torch.dtype) -> Iterator[tuple[str, triton.runtime.JITFuncti
         triton_steps.launch_lstm_gates(weight, weight, *states)
         triton_steps.launch_lstm_gates_backward(weight, weight, *states, torch.empty_like(weight), states[0])
     yield from launches_of(f"lstm_gates {dtype}", recorders)
+    for bias in (None, torch.ones(4, 1023, dtype=dtype)):
+        q, (offsets, columns) = weight.view(256, 4, 64), torch.ones(2, 256, dtype=torch.int32)
+        with recorded() as recorders:
+            triton_unpadded.launch_attention(q, q, q, offsets[:33], 0.125, bias, columns, torch.empty_like(q))
+        yield from launches_of(f"attend_unpadded {bias is not None} {dtype}", recorders)
     e4m3, scale = torch.float8_e4m3fn, weight.float()[:1, :1]
     for k, values, group, static, activation in (
         (4096, e4m3, None, None, "gelu"),

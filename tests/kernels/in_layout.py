@@ -23,7 +23,7 @@ def _possible(module: Any, described: Any, **settings: Any) -> list[Any]:
 
 SPACES = {  # kernel -> (packed weight, described problem) -> every launch that it can be given
     "gathered_sm90": lambda packed, described: sm90.SPACE,
-    "gathered_simt": lambda packed, described: simt.SPACE[packed.width],
+    "gathered_simt": lambda packed, described: simt.launch_space(packed.width),
     "gathered_indexed": lambda packed, described: indexed.SPACE,
     "gathered_small_m": lambda packed, described: _possible(small_m, described),
     "blocked_sm90": lambda packed, described: blocked.SPACE,
@@ -75,6 +75,12 @@ def in_layout(label: str) -> InLayout:
 def every_layout(kernels: Iterable[KernelEntry] = entries()) -> list[InLayout]:
     """Each kernel in each layout that it takes, in the registry's order."""
     return [InLayout(kernel, layout) for kernel in kernels for layout in kernel.layouts]
+
+
+def is_tried_here(kernel: InLayout) -> bool:
+    """Without a GPU two layouts tell of all, and Triton's interpreter rounds nothing to TF32."""
+    ends = (kernel.layouts[0], kernel.layouts[-1])
+    return torch.cuda.is_available() or (kernel.layout in ends and kernel.dtype_name != "tf32")
 
 
 def assert_names_wrong_operands(kernel: InLayout, x: Tensor, packed: Any, n: int) -> None:

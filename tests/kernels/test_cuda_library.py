@@ -5,6 +5,7 @@ import fcntl
 import os
 import re
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +18,8 @@ import pytest
 import torch
 from forked_builder import forking_builder
 from program_server import Program, ProgramServer
-from sparsefront_kernels import build, cuda_library
+from sparsefront_kernels import Problem, build, cuda_library
+from sparsefront_kernels.device_support import library_unsupported_reason
 from waiting import wait_until
 
 
@@ -114,7 +116,7 @@ class TestOurSources:
 
 @pytest.mark.usefixtures("needs_tools")
 class TestBuilding:
-    def test_once_for_each_source(self, empty_cache, source, monkeypatch):
+    def test_once_for_each_source(self, forked_builds, empty_cache, source, monkeypatch):
         source("trivial", ANSWER.format(42))
         assert cuda_library.built("trivial") is None and cuda_library.unavailable_reason("trivial") is None
         environment = dict(os.environ)
@@ -261,9 +263,9 @@ class TestPrebuilt:
         monkeypatch.setattr(cuda_library, "compiler", lambda: None)
         monkeypatch.setattr(cuda_library, "ninja", lambda: None)
 
-    def put(self, name: str, cuda: str):
+    def put(self, name: str, cuda: str, architectures: str = "sm80-sm90a"):
         cuda_library.PREBUILT.mkdir(exist_ok=True)
-        library = cuda_library.PREBUILT / cuda_library._prebuilt_name(name, cuda)
+        library = cuda_library.PREBUILT / f"{cuda_library._prebuilt_prefix(name, cuda)}{architectures}.so"
         library.write_text("a library")
         return library
 
@@ -283,6 +285,68 @@ class TestPrebuilt:
         monkeypatch.setattr(torch.version, "cuda", cuda)
         assert cuda_library.built("trivial") is None
 
+    def test_serves_gpus_of_its_architectures(self, source, monkeypatch, caplog):
+        """Code for 8.0 runs on 8.9; that for 9.0 on nothing else. Others build theirs, and a line says so."""
+        source("trivial", ANSWER.format(1))
+        library = self.put("trivial", "13.0", "sm80-sm90a-sm100")
+        for gpus, serves in (
+            (("80",), True),
+            (("89",), True),
+            (("90a",), True),
+            (("103",), True),
+            (("80", "90a"), True),
+            (("120",), False),
+            (("89", "120"), False),
+        ):
+            monkeypatch.setattr(cuda_library, "gpu_architectures", lambda gpus=gpus: gpus)
+            assert cuda_library.built("trivial") == (library if serves else None), gpus
+        assert re.search(
+            r"the package has trivial-\w+-cuda13-sm80-sm90a-sm100.so, .* needs \w+-cuda13-sm120", caplog.text
+        )
+
+
+def test_sources_by_what_gpus_have(monkeypatch):
+    """Kernels that multiply by wgmma stay Hopper's, and say so; a machine builds what one of its GPUs runs."""
+    problem = Problem(64, 256, 256, torch.float16, torch.device("cuda"))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(cuda_library, "unavailable_reason", lambda name: None)
+    for capability, few in (((7, 5), True), ((8, 0), False), ((8, 9), False), ((9, 0), False), ((12, 0), False)):
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None, value=capability: value)
+        reasons = {name: library_unsupported_reason(problem, name) for name in cuda_library.SOURCES}
+        runs = {name for name, reason in reasons.items() if reason is None}
+        assert runs.isdisjoint(cuda_library.WGMMA) == (capability != (9, 0))
+        assert few == (not runs) and ("csr_sm90" in runs) != few and "gathered_simt" in (reasons if few else runs)
+        assert ("layer_norm_columns" in runs) == (capability == (9, 0))
+        if capability[0] in (8, 12):
+            needed = "needs wgmma, which compute capability 9.0 alone has, this GPU has {}.{}"
+            assert reasons["gathered_sm90_persistent"] == needed.format(*capability)
+    includes = {name: source.read_text() for name, source in cuda_library.SOURCES.items()}
+    others = {name for name, text in includes.items() if not re.search(r"(wgmma|_consumer|mma_tiles)\.cuh", text)}
+    assert others.isdisjoint(cuda_library.WGMMA) and others | cuda_library.WGMMA >= set(cuda_library.SOURCES)
+
+
+@pytest.mark.skipif(cuda_library.compiler() is None, reason="needs nvcc")
+@pytest.mark.parametrize(
+    ("name", "architecture"),
+    [("gathered_indexed", "80"), ("csr_sm90", "89"), ("gathered_indexed", "100"), ("csr_sm90", "120")],
+)
+def test_compiles_for_other_gpus(name, architecture, tmp_path):
+    """Two that take little time; `python -m sparsefront_kernels.build --prebuilt` compiles everything."""
+    flags = [flag for flag in cuda_library._flags(name, (architecture,)) if flag != "-lineinfo"]
+    command = [
+        cuda_library.compiler(),
+        *flags,
+        "-cubin",
+        str(cuda_library.SOURCES[name]),
+        "-o",
+        str(tmp_path / "cubin"),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert f"for 'sm_{architecture}'" in done.stderr
+    spilled = [int(stores) for stores in re.findall(r"(\d+) bytes spill stores", done.stderr)]
+    assert max(spilled) <= 64
+
 
 @pytest.mark.skipif(cuda_library.compiler() is None, reason="needs nvcc")
 def test_prebuilt_library_holds_the_runtime(empty_cache, source, capsys, monkeypatch):
@@ -291,9 +355,10 @@ def test_prebuilt_library_holds_the_runtime(empty_cache, source, capsys, monkeyp
     runtime = "#include <cuda_runtime_api.h>\nint version; "
     source("trivial", runtime + ANSWER.format("cudaRuntimeGetVersion(&version) == cudaSuccess ? version : 0"))
     (cuda_library.PREBUILT).mkdir()
-    (cuda_library.PREBUILT / "trivial-of_other_sources-cuda13.so").write_text("old")
-    assert build.main(["--prebuilt"]) == 0
+    (cuda_library.PREBUILT / "trivial-of_other_sources-cuda13-sm90a.so").write_text("old")
+    assert build.main(["--prebuilt", "--architectures", "80", "90a"]) == 0
     (library,) = cuda_library.PREBUILT.iterdir()
+    assert library.name.endswith("-sm80-sm90a.so")
     assert str(library) in capsys.readouterr().out
     assert b"libcudart.so" not in library.read_bytes() and ctypes.CDLL(str(library)).answer() >= 12000
     monkeypatch.setattr(torch.version, "cuda", cuda_library._compiler_version(cuda_library.compiler()))

@@ -69,7 +69,7 @@ def launched(request, monkeypatch):
         y.copy_(product.t() if by_output else product)
 
     monkeypatch.setattr(kernel.module, f"launch_{kernel.name}", stand_in)
-    monkeypatch.setattr(kernel.module, "hopper_unsupported_reason", lambda problem, library: None)
+    monkeypatch.setattr(kernel.module, "library_unsupported_reason", lambda problem, library: None)
     monkeypatch.setattr(launches, "num_sms", lambda device: 132)
     return kernel.name, asked
 

@@ -9,10 +9,11 @@ from random_problems import OCCASIONS, RandomProblem, draw, laid_out
 from sparsefront_kernels import entry
 from sparsefront_kernels.blocked import sm90 as blocked
 from sparsefront_kernels.cuda import thread_per_output, thread_per_row
+from sparsefront_kernels.cuda.launch import GpuLimits
 from sparsefront_kernels.gathered import indexed, quack, simt, sm90, small_m
 from sparsefront_kernels.operands import aligned_by_input, aligned_like
 from sparsefront_kernels.problem import X_FEATURE_MAJOR
-from sparsefront_kernels.tuning import launches, store
+from sparsefront_kernels.tuning import launches
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 # kernel -> the module that asks for a GPU, and what unpacks the weight, if anything does
@@ -48,7 +49,7 @@ def problems(monkeypatch):
                 quack, "problem_unsupported_reason", lambda one: None if one.dtype.itemsize == 2 else "16 bits"
             )
         else:
-            monkeypatch.setattr(module, "hopper_unsupported_reason", lambda problem, library: None)
+            monkeypatch.setattr(module, "library_unsupported_reason", lambda problem, library: None)
         monkeypatch.setattr(launches, "num_sms", lambda device: 132)
         kernel = InLayout(entry(name), layout or entry(name).layouts[0])
         drawn = [draw(kernel, seed, "cpu", largest=300) for seed in seeds]
@@ -99,28 +100,44 @@ def test_candidates_are_few_and_possible(name, problems, nothing_tuned):
         assert _without_start(tunable.launch(one.packed, one.problem)) in map(_without_start, space)
 
 
+# kernel -> (launch, described problem, packed weight, limits) -> shared memory of a block
+SHARED_BYTES = {
+    "gathered_simt": lambda launch, described, packed, limits: launch.shared_bytes(packed.width) - 1024,
+    "gathered_indexed": lambda launch, described, packed, limits: (
+        768 + launch.stages(packed.most_steps, limits) * (256 * launch.block_m + 16 + 528 * packed.most_steps)
+    ),
+    "gathered_small_m": lambda launch, described, packed, limits: launch.shared_bytes(
+        described.m, described.width, described.element_bytes, described.most_chunks
+    ),
+    **dict.fromkeys(
+        ("n_m_mma", "n_m_small_m", "ell_small_m"),
+        lambda launch, described, packed, limits: thread_per_output.segments(described, launch, limits).shared_bytes,
+    ),
+    **dict.fromkeys(
+        ("n_m_sm90", "ell_sm90", "csr_sm90"),
+        lambda launch, described, packed, limits: thread_per_row.shared_bytes(described, launch),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SHARED_BYTES)
+def test_launches_fit_other_gpus(name, problems, nothing_tuned, monkeypatch):
+    """A100, 4090 and 5090: less shared memory, and before compute capability 9.0 no clusters."""
+    for limits in (GpuLimits(166_912, clusters=False), GpuLimits(101_376, clusters=False), GpuLimits(101_376)):
+        monkeypatch.setattr(launches, "gpu_limits", lambda device, limits=limits: limits)
+        for one in problems(name):
+            tunable, packed = one.kernel.tunable, one.packed
+            described = tunable.describe(packed, one.problem)
+            chosen = [*tunable.candidates(packed, one.problem), tunable.launch(packed, one.problem)]
+            assert all(launch.splits == 1 or limits.clusters for launch in chosen), one.says
+            most = max(SHARED_BYTES[name](launch, described, packed, limits) for launch in chosen)
+            assert most <= limits.block_bytes, one.says
+
+
 def _without_start(launch) -> tuple:
     """A launch but for how it starts behind the kernel before it, and in which order it goes through tiles."""
     free = ("pdl", "dependent_launch", "raster_swizzle")
     return tuple((name, value) for name, value in vars(launch).items() if name not in free)
-
-
-@pytest.mark.parametrize("name", TUNABLE)
-def test_remembered_launch_of_like_work(name, problems, nothing_tuned):
-    (one,) = problems(name, seeds=[0])
-    tunable, problem = one.kernel.tunable, one.problem
-    other = list(tunable.candidates(one.packed, problem))[-1]
-    tunable.remember(one.packed, problem, other, 1.0)
-    assert tunable.launch(one.packed, problem) == other and tunable.measured(one.packed, problem)
-
-
-@pytest.mark.parametrize("name", TUNABLE)
-def test_shipped_launches_have_their_type(name):
-    for kernel in {entry(name).tunable_in(layout) for layout in entry(name).layouts}:
-        for path in store.SHIPPED.glob("*.json"):
-            entries = store._read(path)["kernels"].get(kernel.kernel, {"entries": {}})["entries"]
-            for measured in entries.values():
-                launches._launch(measured, kernel.launch_type)
 
 
 def test_operands_reach_aligned_rows():

@@ -314,6 +314,12 @@ def test_swap(given, message):
     assert told(lambda: sf.swap(**call), *networks(call["net"])).startswith(message)
 
 
+def test_kernels_of_the_environment(monkeypatch):
+    monkeypatch.setenv("SPARSEFRONT_KERNELS", "cuda")
+    with pytest.raises(ValueError, match="^SPARSEFRONT_KERNELS=cuda: is triton, or unset for all kernels$"):
+        sf.swap(copy.deepcopy(PRUNED), MASKS, (X,))
+
+
 @pytest.mark.parametrize(("given", "message"), BENCHMARK, ids=ids)
 def test_benchmark(given, message):
     call = {"dense_net": net_of(), "net": copy.deepcopy(PRUNED), "example_inputs": (X,), **given}
@@ -354,22 +360,6 @@ def test_save_and_load(tmp_path):
     for trust in ("mylab", 5, [1]):
         assert told(lambda trust=trust: sf.load(new, net, trust=trust)).startswith("trust=")
         assert told(lambda trust=trust: sf.load_run(new, trust=trust)).startswith("trust=")
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ("sparsty=0.5", "sparsty=0.5: unknown key; did you mean sparsity?"),
-        ("pattern=tilewise", "pattern=tilewise: no such option; did you mean tile_wise?"),
-        ("sparsity=75", "sparsity=75.0: must be less than"),
-        ("seed=1,2", "overrides=seed=1,2: Ambiguous value for argument 'seed=1,2'"),
-        (5, "overrides=5: are texts"),
-        (["sparsity=0.5"], "overrides=['sparsity=0.5']: are texts"),
-    ],
-    ids=str,
-)
-def test_run(given, message):
-    assert told(lambda: sf.run(given)).startswith(message)
 
 
 def changed(value: float, *, bias: bool) -> nn.Module:

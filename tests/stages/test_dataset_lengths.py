@@ -11,7 +11,9 @@ from sparsefront.config.validate import validate
 from sparsefront.errors import Edited, InvalidSetting
 from sparsefront.measure.problems import batches_by_size, dataset_size_text
 from sparsefront.records import check_numbers
+from sparsefront.results.candidates import conditions
 from sparsefront.results.record import OF_DATASET
+from sparsefront.results.tables import lengths_text
 from sparsefront.stages import latency
 
 QUICK = ("trainer=cpu", "measure.device=cpu", "measure.variants=[]", "measure.samples=5", "measure.repeats=2")
@@ -64,6 +66,37 @@ def test_each_size_is_timed_once(run, texts):
         check_numbers(row.with_values({"dataset_lengths": edited}), file)
 
 
+def test_unpadded_batches_are_timed_by_tokens(run, texts):
+    padded, row = (run(*DATASET, *texts, f"inference.unpadded={unpadded}") for unpadded in ("false", "true"))
+    speed = row.speed
+    sizes = [(entry["batch_size"], entry["sequence_length"], entry["batches"]) for entry in speed.dataset_lengths]
+    assert sizes == [(8, 3, 2), (8, 40, 1), (8, 80, 1)], "rows of 3 tokens, of 38 on average, of 73"
+    assert "3 tokens in 2 batches" in lengths_text(row)
+    assert {speed.dense_variant, speed.sparse_variant} == {"eager+unpadded"}
+    assert speed.variants_autotuned == ["unpadded"] and padded.speed.variants_autotuned == []
+    assert conditions(row) != conditions(padded) and row.identity.config_hash != padded.identity.config_hash
+    for side in ("dense", "masked", "sparse"):
+        assert getattr(row.quality, side) == getattr(padded.quality, side)
+    kernels = row.kernels.kernel_per_layer.values()
+    assert {layer["m"] for layer in kernels} == {8 * 128}, "at the fixed length, rows are full"
+    alone = run(*QUICK, *texts, "inference.unpadded=true", "measure.latency=false", "kernel=none")
+    assert alone.speed.dense_variant == "unpadded" and alone.quality.masked == padded.quality.masked
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["measure.mode=serve", "measure.rates=[5]"], "^inference.unpadded=True: is not of measure.mode=serve"),
+        (["model=vit_small", "dataset=digits"], "^inference.unpadded=True: is for text; digits holds images"),
+        (["inference.unpadded=1"], "^inference.unpadded=1: must be a valid boolean"),
+    ],
+    ids=["serving", "images", "no boolean"],
+)
+def test_unpadded_is_for_timed_text(composed, texts, arguments, message):
+    with pytest.raises(InvalidSetting, match=message):
+        validate(composed(*QUICK, *(texts if "text" not in message else ()), "inference.unpadded=true", *arguments))
+
+
 def test_size_without_memory(run, texts, monkeypatch):
     real = latency.time_size
 
@@ -76,11 +109,6 @@ def test_size_without_memory(run, texts, monkeypatch):
     row = run(*DATASET, *texts, "pattern=dense")
     assert [entry.get("not_measured") for entry in row.speed.dataset_lengths] == [None, "out of memory"]
     assert row.speed.latency_dense_ms > 0 and all(getattr(row.speed, name) is None for name in OF_DATASET)
-
-
-def test_images_have_no_lengths(composed):
-    with pytest.raises(InvalidSetting, match=r"^measure.lengths=dataset: is for text; digits holds images: use fixed$"):
-        validate(composed(*QUICK, "measure.lengths=dataset"))
 
 
 class Plain:

@@ -89,6 +89,14 @@ def test_setting_changes_its_dependents(composed, unedited, change):
     assert changed(unedited, digests(composed(*ON_CPU, *change.split()))) == CHANGES[change]
 
 
+def test_kernels_left_out_change_measurements(composed, unedited, monkeypatch):
+    monkeypatch.setenv("SPARSEFRONT_KERNELS", "triton")
+    assert changed(unedited, digests(composed(*ON_CPU))) == {"swap"} | FROM_MEASURE
+    monkeypatch.setenv("SPARSEFRONT_KERNELS", "cuda")
+    with pytest.raises(InvalidSetting, match="^SPARSEFRONT_KERNELS=cuda: is triton, or unset for all kernels$"):
+        digests(composed(*ON_CPU))
+
+
 TEXT = ("model=bert", "model.size=tiny", "dataset=glue")
 PHOTOGRAPHS = ("model=torchvision", "dataset=imagenet")
 

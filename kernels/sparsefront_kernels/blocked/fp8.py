@@ -17,7 +17,7 @@ from sparsefront_kernels.blocked.fp8_sm90 import (
     pack_for_blocked_fp8_sm90,
     weight_unsupported_reason,
 )
-from sparsefront_kernels.device_support import hopper_unsupported_reason
+from sparsefront_kernels.device_support import library_unsupported_reason
 from sparsefront_kernels.format import SparseFormat
 from sparsefront_kernels.kernel_entry import KernelEntry
 from sparsefront_kernels.problem import Problem
@@ -101,7 +101,7 @@ def _unsupported(stored: SparseFormat, problem: Problem) -> str | None:
         return reason
     if problem.dtype not in OUT_TYPES:
         return f"takes float16 or bfloat16, not {problem.dtype}"
-    return hopper_unsupported_reason(problem, LIBRARY)
+    return library_unsupported_reason(problem, LIBRARY)
 
 
 ENTRY = KernelEntry(

@@ -26,7 +26,7 @@ from sparsefront_kernels.blocked.sm90_packing import (
 from sparsefront_kernels.cuda.host_tables import keep_for_graphs
 from sparsefront_kernels.cuda.launch import clusters_at_once, launch_kernel, was_read_before
 from sparsefront_kernels.cuda.wgmma_layout import HALVED_PANEL_BYTES
-from sparsefront_kernels.device_support import hopper_unsupported_reason
+from sparsefront_kernels.device_support import library_unsupported_reason
 from sparsefront_kernels.format import SparseFormat
 from sparsefront_kernels.gathered.sm90_schedule import (
     ALL,
@@ -426,7 +426,7 @@ def blocked_sm90_unsupported_reason(stored: SparseFormat, problem: Problem) -> s
             f"takes boxes of {K_BLOCK} inputs where X is feature-major, not of {box}: "
             "there the gathered kernel reads single inputs as fast"
         )
-    return hopper_unsupported_reason(problem, LIBRARY)
+    return library_unsupported_reason(problem, LIBRARY)
 
 
 ENTRY = kernel_entry(

@@ -34,7 +34,7 @@ from sparsefront_kernels.blocked.sm90_training import (
 )
 from sparsefront_kernels.blocked.triton import ENTRY as BLOCKED_TRITON
 from sparsefront_kernels.cuda.launch import num_sms, power_of_two_within, supports_pdl
-from sparsefront_kernels.device_support import hopper_unsupported_reason, triton_unsupported_reason
+from sparsefront_kernels.device_support import library_unsupported_reason, triton_unsupported_reason
 from sparsefront_kernels.epilogue import accumulation_dtype
 from sparsefront_kernels.operands import Epilogue, bias_for_kernel, loadable
 from sparsefront_kernels.problem import Problem
@@ -322,7 +322,9 @@ def _runs_on_sm90(dtype: torch.dtype, device: torch.device, block: tuple[int, in
     if dtype not in (torch.float16, torch.bfloat16) or any(side % HALF for side in block):
         return False
     problem = Problem(m=1, k=1, n=1, dtype=dtype, device=device)
-    return all(hopper_unsupported_reason(problem, library) is None for library in (sm90.LIBRARY, sm90_training.LIBRARY))
+    return all(
+        library_unsupported_reason(problem, library) is None for library in (sm90.LIBRARY, sm90_training.LIBRARY)
+    )
 
 
 # dW of kept blocks.

@@ -1,6 +1,13 @@
-// Wrappers for Hopper instructions (sm_90a): mbarriers, asynchronous copies into shared memory, clusters. Names and
+// Wrappers for asynchronous instructions: mbarriers, copies into shared memory, clusters, dependent launch. Names and
 // semantics: PTX ISA, sections "mbarrier", "cp.async", "cp.async.bulk" and "cp.async.bulk.tensor".
+//
+// Before sm_90 there are neither bulk copies nor clusters nor dependent launch: a bulk copy is made of copies of 16 bytes,
+// a block is alone in its cluster, and the waits return at once.
 #pragma once
+
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+#define BEFORE_HOPPER
+#endif
 
 #include <cstdint>
 
@@ -17,24 +24,48 @@ __device__ __forceinline__ void barrier_init(uint32_t barrier, uint32_t arrivals
 
 // Makes initialized mbarriers visible to TMA.
 __device__ __forceinline__ void fence_barrier_init() {
+#ifndef BEFORE_HOPPER
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+#endif
 }
 
 __device__ __forceinline__ void barrier_arrive(uint32_t barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
-// Arrives, and adds `bytes` to the transaction count that bulk copies will complete.
+// Before bulk copies onto a barrier: arrives, and adds `bytes` to the transaction count that they will complete.
 __device__ __forceinline__ void barrier_arrive_expect(uint32_t barrier, uint32_t bytes) {
+#ifndef BEFORE_HOPPER
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+#endif
 }
 
+// After the thread that called barrier_arrive_expect has started its bulk copies.
+__device__ __forceinline__ void barrier_arrive_issued(uint32_t barrier) {
+#ifdef BEFORE_HOPPER
+    barrier_arrive(barrier);
+#endif
+}
+
+// After the lanes of a converged warp have started their bulk copies, of which lane 0 called barrier_arrive_expect.
+__device__ __forceinline__ void arrive_issued_by_warp(uint32_t barrier, int lane) {
+#ifdef BEFORE_HOPPER
+    __syncwarp();
+    if (lane == 0) barrier_arrive(barrier);
+#endif
+}
+
+#ifdef BEFORE_HOPPER
+#define MBARRIER_WAIT "mbarrier.test_wait"
+#else
+#define MBARRIER_WAIT "mbarrier.try_wait"
+#endif
 __device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t phase) {
     asm volatile(
         "{\n"
         ".reg .pred done;\n"
         "WAIT:\n"
-        "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+        MBARRIER_WAIT ".parity.shared::cta.b64 done, [%0], %1;\n"
         "@done bra DONE;\n"
         "bra WAIT;\n"
         "DONE:\n"
@@ -70,11 +101,27 @@ __device__ __forceinline__ void barrier_arrive_after_copies(uint32_t barrier) {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
 }
 
-// TMA bulk copy of one contiguous run; `bytes` is a multiple of 16.
-__device__ __forceinline__ void copy_bulk(uint32_t target, const void* source, uint32_t bytes, uint32_t barrier) {
+// Whether a lane of a converged warp takes part in its bulk copies: one, or before Hopper all.
+__device__ __forceinline__ bool copies_bulk(int lane) {
+#ifdef BEFORE_HOPPER
+    return true;
+#else
+    return lane == 0;
+#endif
+}
+
+// TMA bulk copy of one contiguous run; `bytes` is a multiple of 16. lane: where those of a warp share it (copies_bulk).
+__device__ __forceinline__ void copy_bulk(uint32_t target, const void* source, uint32_t bytes, uint32_t barrier, int lane = -1) {
+#ifdef BEFORE_HOPPER
+    for (uint32_t at = 16 * max(lane, 0); at < bytes; at += 16 * (lane < 0 ? 1 : 32))
+        copy_16_bytes(target + at, static_cast<const char*>(source) + at, 16);
+    // adds an arrival to those that the barrier waits for, which takes place once this thread's copies have landed
+    asm volatile("cp.async.mbarrier.arrive.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
+#else
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(target),
                  "l"(source), "r"(bytes), "r"(barrier)
                  : "memory");
+#endif
 }
 
 // Makes this thread's shared-memory writes visible to the async proxy (wgmma and TMA).
@@ -88,41 +135,64 @@ __device__ __forceinline__ void prefetch_line(const void* address) {
 }
 
 __device__ __forceinline__ void prefetch_bulk(const void* address, uint32_t bytes) {
+#ifndef BEFORE_HOPPER
     asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(address), "r"(bytes) : "memory");
+#endif
+}
+
+// Whether the current GPU has programmatic dependent launch (PDL).
+inline bool has_pdl() {
+    int device = 0, major = 0;
+    return cudaGetDevice(&device) == cudaSuccess &&
+           cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess && major >= 9;
 }
 
 // PDL: waits until the preceding kernels of the stream have completed and their writes are visible. Returns at once if
 // this kernel was not launched early.
-__device__ __forceinline__ void pdl_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+__device__ __forceinline__ void pdl_wait() {
+#ifndef BEFORE_HOPPER
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
 
 // PDL: lets the next kernel of the stream start, if launched with PDL, once every CTA has called this or exited.
 __device__ __forceinline__ void pdl_launch_dependents() {
+#ifndef BEFORE_HOPPER
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
 }
 
 __device__ __forceinline__ uint32_t rank_in_cluster() {
-    uint32_t rank;
+    uint32_t rank = 0;
+#ifndef BEFORE_HOPPER
     asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+#endif
     return rank;
 }
 
 // Cluster barrier with release and acquire: writes before it are visible after it. The .aligned barrier needs converged
 // warps, and callers may arrive diverged (from a loop that some threads leave early): hence the __syncwarp.
 __device__ __forceinline__ void cluster_sync() {
+#ifndef BEFORE_HOPPER
     __syncwarp();
     asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+#endif
 }
 
 // Cluster barrier without memory ordering: for use where mbarriers order the data, or where nothing is read afterwards.
 __device__ __forceinline__ void cluster_sync_relaxed() {
+#ifndef BEFORE_HOPPER
     __syncwarp();
     asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+#endif
 }
 
 // Maps a shared-memory address of this CTA to the same offset in another CTA of the cluster.
 __device__ __forceinline__ uint32_t address_in_cluster(uint32_t address, uint32_t rank) {
-    uint32_t there;
+    uint32_t there = address;
+#ifndef BEFORE_HOPPER
     asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
+#endif
     return there;
 }
 
@@ -135,11 +205,16 @@ __device__ __forceinline__ void store_in_cluster(uint32_t target, const float* v
                  : "memory");
 }
 
+#ifdef BEFORE_HOPPER
+#define LOAD_FROM_CLUSTER "ld.shared"
+#else
+#define LOAD_FROM_CLUSTER "ld.shared::cluster"
+#endif
 // Loads 16 bytes from another CTA of the cluster, at the same offset as `address` in this one.
 __device__ __forceinline__ float4 load_from_cluster(uint32_t address, uint32_t rank) {
     const uint32_t there = address_in_cluster(address, rank);
     float4 v;
-    asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
+    asm volatile(LOAD_FROM_CLUSTER ".v4.f32 {%0, %1, %2, %3}, [%4];"
                  : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
                  : "r"(there)
                  : "memory");

@@ -58,6 +58,45 @@ def num_sms(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
 
 
+@dataclass(frozen=True)
+class GpuLimits:
+    """What launches a GPU takes; the default is an H200.
+
+    Args:
+        block_bytes: most shared memory of a block.
+        clusters: whether blocks form clusters, from compute capability 9.0 on.
+    """
+
+    block_bytes: int = 232_448
+    clusters: bool = True
+
+    @property
+    def sm_bytes(self) -> int:
+        """Shared memory of an SM; the driver keeps a part for each block."""
+        return self.block_bytes + 1_024
+
+    def resident(self, blocks: int) -> int:
+        """How many of so many blocks that share an SM of an H200 have room here; one at least."""
+        return blocks if self.block_bytes >= HOPPER.block_bytes else 1
+
+
+HOPPER = GpuLimits()
+
+
+_BLOCK_BYTES = {(8, 0): 166_912, (8, 7): 166_912, (8, 6): 101_376, (8, 9): 101_376, (12, 0): 101_376, (12, 1): 101_376}
+
+
+def find_gpu_limits(device: torch.device) -> GpuLimits:
+    """Limits of a device; elsewhere than on a GPU an H200's."""
+    if torch.device(device).type != "cuda" or not torch.cuda.is_available():
+        return HOPPER
+    capability = torch.cuda.get_device_capability(device)
+    return GpuLimits(_BLOCK_BYTES.get(capability, HOPPER.block_bytes), clusters=capability >= (9, 0))
+
+
+gpu_limits = functools.cache(find_gpu_limits)  # for every call of a kernel
+
+
 @functools.cache
 def supports_pdl(device: torch.device) -> bool:
     """Whether the GPU supports programmatic dependent launch (PDL)."""

@@ -1,7 +1,7 @@
-// What weight-streaming kernels need of Hopper: loads that do not allocate in L1, L2 prefetch, PDL, cluster reductions.
+// What weight-streaming kernels share: modes of dependent launch, loads that do not allocate in L1, prefetches.
 #pragma once
 
-#include <cstdint>
+#include "hopper.cuh"
 
 namespace streams {
 
@@ -27,30 +27,10 @@ __device__ __forceinline__ void load_words(uint32_t (&words)[1], const void* sou
     asm volatile("ld.global.L1::no_allocate.u32 %0, [%1];" : "=r"(words[0]) : "l"(source));
 }
 
-// Prefetch hint into L2; `bytes` is a multiple of 16. Safe before wait_for_grid_before: a later write of the previous
-// kernel is still seen.
+// Prefetch hint into L2; `bytes` is a multiple of 16, or 0. Safe before pdl_wait: a later write of the previous kernel is
+// still seen.
 __device__ __forceinline__ void prefetch(const void* source, uint32_t bytes) {
-    if (bytes > 0) asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(source), "r"(bytes) : "memory");
-}
-
-__device__ __forceinline__ void wait_for_grid_before() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
-__device__ __forceinline__ void let_next_grid_start() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
-
-// Same as ::cluster_sync in hopper.cuh.
-__device__ __forceinline__ void cluster_sync() {
-    __syncwarp();
-    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
-}
-
-// Loads the float4 that another CTA of the cluster has at the shared-memory offset of `own`.
-__device__ __forceinline__ float4 of_block(const float4* own, int rank) {
-    const uint32_t here = static_cast<uint32_t>(__cvta_generic_to_shared(own));
-    float4 v;
-    asm volatile("{\n.reg .u32 there;\nmapa.shared::cluster.u32 there, %4, %5;\nld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [there];\n}"
-                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
-                 : "r"(here), "r"(rank)
-                 : "memory");
-    return v;
+    if (bytes > 0) prefetch_bulk(source, bytes);
 }
 
 }  // namespace streams

@@ -9,6 +9,7 @@
 
 #include <type_traits>
 
+#include "hopper.cuh"
 #include "numbers.cuh"
 #include "streams.cuh"
 
@@ -231,13 +232,13 @@ __device__ __forceinline__ void reduce_and_write(const Problem& problem, float* 
         else quads[quad] = sum;
     }
     if (problem.splits == 1) return;
-    streams::cluster_sync();
+    cluster_sync();
     const int last = count * (rank + 1) / problem.splits;
     for (int quad = count * rank / problem.splits + threadIdx.x; quad < last; quad += blockDim.x) {
         float4 parts[MOST_SPLITS];
 #pragma unroll
         for (int block = 0; block < MOST_SPLITS; ++block) {
-            if (block < problem.splits) parts[block] = streams::of_block(quads + quad, block);
+            if (block < problem.splits) parts[block] = load_from_cluster(shared_address(quads + quad), block);
         }
         float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
 #pragma unroll
@@ -246,7 +247,7 @@ __device__ __forceinline__ void reduce_and_write(const Problem& problem, float* 
         }
         write_quad(quad, sum);
     }
-    streams::cluster_sync();  // no CTA may exit while others read its shared memory
+    cluster_sync();  // no CTA may exit while others read its shared memory
 }
 
 // The part of the weight that a warp streams: chunks first + of_strip, first + of_strip + (warps per row tile), … below
@@ -274,12 +275,12 @@ struct Share {
     // `from` on into L2, then waits for the preceding kernel (PDL).
     __device__ __forceinline__ void begin(const Problem& problem, int lane, int from, int count) const {
         if (problem.dependent_launch == streams::OFF) return;
-        if (problem.dependent_launch == streams::EARLY) streams::let_next_grid_start();
+        if (problem.dependent_launch == streams::EARLY) pdl_launch_dependents();
         if (lane == 0 && strip < problem.strips && count > 0) {
             streams::prefetch(values + from * Part::VALUES, count * Part::VALUES * static_cast<int>(sizeof(T)));
             streams::prefetch(indices + from * Part::INDICES, count * Part::INDICES * 4);
         }
-        streams::wait_for_grid_before();
+        pdl_wait();
     }
 
     __device__ __forceinline__ void load(Part& chunk, int at, int lane) const {
@@ -316,7 +317,7 @@ __device__ __forceinline__ void product(const Problem& problem) {
             current = next;
         }
     }
-    if (problem.dependent_launch == streams::LATE) streams::let_next_grid_start();
+    if (problem.dependent_launch == streams::LATE) pdl_launch_dependents();
     __syncthreads();
     float* target = reinterpret_cast<float*>(shared);
 #pragma unroll
@@ -334,7 +335,7 @@ cudaError_t launch(Kernel kernel, const Problem& problem, int rows, int shared_b
         attributes[count].id = cudaLaunchAttributeClusterDimension;
         attributes[count++].val.clusterDim = {static_cast<unsigned>(problem.splits), 1, 1};
     }
-    if (problem.dependent_launch != streams::OFF) {
+    if (problem.dependent_launch != streams::OFF && has_pdl()) {
         attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
         attributes[count++].val.programmaticStreamSerializationAllowed = 1;
     }

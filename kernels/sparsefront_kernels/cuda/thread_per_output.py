@@ -18,13 +18,17 @@ from torch.nn.functional import pad
 
 from sparsefront_kernels.cuda.launch import (
     DEPENDENT_LAUNCH,
+    HOPPER,
     TYPE_CODES,
+    GpuLimits,
     address,
     argument_fields,
     best_first,
+    find_gpu_limits,
+    gpu_limits,
     launch_with,
 )
-from sparsefront_kernels.device_support import hopper_unsupported_reason
+from sparsefront_kernels.device_support import library_unsupported_reason
 from sparsefront_kernels.format import SparseFormat
 from sparsefront_kernels.kernel_entry import KernelEntry
 from sparsefront_kernels.kernel_op import kernel_entry
@@ -112,9 +116,8 @@ def _packed(numbers: Tensor, bits: int) -> Tensor:
 MOST_ROWS = 64
 MOST_WARPS = 8
 MOST_CANDIDATES = 16
-SHARED_BYTES = 232_448  # maximum per block
 PIECES = 4  # of X in shared memory, if chunks go through it too
-TWO_BLOCKS_BYTES = 112_640  # limit for two blocks per SM
+TWO_BLOCKS_BYTES = 112_640  # limit for two blocks per SM, of an H200
 
 
 @dataclass(frozen=True, order=True)
@@ -213,7 +216,9 @@ SPACE = tuple(
 
 
 @functools.lru_cache(maxsize=4096)
-def segments(problem: ThreadPerOutputProblem, launch: ThreadPerOutputLaunch) -> Segments | None:
+def segments(
+    problem: ThreadPerOutputProblem, launch: ThreadPerOutputLaunch, limits: GpuLimits = HOPPER
+) -> Segments | None:
     """The longest segments that let two blocks share an SM, or else fit at all; None if not even one chunk does.
 
     If chunks go through shared memory, only fitting counts: one such block keeps an SM busy, and waits between segments.
@@ -221,12 +226,13 @@ def segments(problem: ThreadPerOutputProblem, launch: ThreadPerOutputLaunch) -> 
     slot_bytes = 4 if launch.rows == 1 else launch.rows * problem.element_bytes  # a single row is stored in float32
     sums = 4 * LANES * launch.strips * launch.shares * launch.rows
     ring = ring_bytes(problem, launch)
-    alone = ring > 0 or sums > TWO_BLOCKS_BYTES * 3 / 4  # the rest would only allow short segments
+    half = limits.block_bytes * TWO_BLOCKS_BYTES // HOPPER.block_bytes
+    alone = ring > 0 or sums > half * 3 / 4  # the rest would only allow short segments
     chunks = max(1, ceil(problem.chunks / launch.splits))
     while True:
         inputs = slot_bytes * _inputs(problem, launch.splits, chunks) + launch.rows * problem.row_padding
         needed = ring + max(sums, inputs)
-        if needed <= (TWO_BLOCKS_BYTES if chunks > 1 and not alone else SHARED_BYTES):
+        if needed <= (half if chunks > 1 and not alone else limits.block_bytes):
             return Segments(chunks, needed)
         if chunks == 1:
             return None
@@ -251,7 +257,12 @@ def _inputs(problem: ThreadPerOutputProblem, splits: int, chunks: int) -> int:
     return widest
 
 
-def possible(problem: ThreadPerOutputProblem, launch: ThreadPerOutputLaunch, most_warps: int = MOST_WARPS) -> bool:
+def possible(
+    problem: ThreadPerOutputProblem,
+    launch: ThreadPerOutputLaunch,
+    most_warps: int = MOST_WARPS,
+    limits: GpuLimits = HOPPER,
+) -> bool:
     """Whether the launch supports the problem.
 
     Args:
@@ -260,15 +271,16 @@ def possible(problem: ThreadPerOutputProblem, launch: ThreadPerOutputLaunch, mos
     return (
         launch.rows in (1, 2, 4, 8, 16, 32, 64)
         and 1 <= launch.strips * launch.shares <= most_warps
-        and 1 <= launch.splits <= 8
+        and 1 <= launch.splits <= (8 if limits.clusters else 1)
         and launch.dependent_launch in DEPENDENT_LAUNCH
-        and segments(problem, launch) is not None
+        and segments(problem, launch, limits) is not None
     )
 
 
-def fits(problem: ThreadPerOutputProblem) -> bool:
-    """Whether any launch supports the problem."""
-    return any(launch.rows == 1 and possible(problem, launch) for launch in SPACE)
+def fits(problem: ThreadPerOutputProblem, device: torch.device) -> bool:
+    """Whether any launch supports the problem on a device."""
+    limits = find_gpu_limits(device)
+    return any(launch.rows == 1 and possible(problem, launch, limits=limits) for launch in SPACE)
 
 
 def predicted_us(problem: ThreadPerOutputProblem, launch: ThreadPerOutputLaunch, num_sms: int) -> float:
@@ -298,11 +310,11 @@ def predicted_us(problem: ThreadPerOutputProblem, launch: ThreadPerOutputLaunch,
 
 
 def candidates(
-    problem: ThreadPerOutputProblem, num_sms: int, *, most: int = MOST_CANDIDATES
+    problem: ThreadPerOutputProblem, num_sms: int, *, limits: GpuLimits = HOPPER, most: int = MOST_CANDIDATES
 ) -> list[ThreadPerOutputLaunch]:
     """The launches worth timing, best predicted first; the first few also with the other modes of dependent launch."""
     covering = min(8, 1 << (problem.m - 1).bit_length())
-    worth = [launch for launch in SPACE if possible(problem, launch)]
+    worth = [launch for launch in SPACE if possible(problem, launch, limits=limits)]
     best_rows = max(rows for rows in (1, covering // 2, covering) if any(launch.rows == rows for launch in worth))
     worth = [launch for launch in worth if launch.rows in (best_rows, best_rows // 2)]
     return best_first(worth, lambda launch: predicted_us(problem, launch, num_sms), most)
@@ -339,7 +351,7 @@ def launch_thread_per_output(
     Raises:
         RuntimeError: the launch failed.
     """
-    fitting = segments(problem, launch)
+    fitting = segments(problem, launch, gpu_limits(x.device))
     assert fitting is not None, "the op's entry has checked that some launch is possible"
     tensors = dict(x=x, order=packed.order, values=packed.values, indices=packed.indices, bias=bias, y=y)
     arguments = Arguments(
@@ -376,7 +388,7 @@ def thread_per_output_entry(
     unsupported: Callable[[SparseFormat, Problem], str | None],
     most_rows: int = MOST_ROWS,
     describe: Callable[[ThreadPerOutputWeight, int], ThreadPerOutputProblem] = ThreadPerOutputWeight.problem,
-    worth_timing: Callable[[ThreadPerOutputProblem, int], Sequence[ThreadPerOutputLaunch]] = candidates,
+    worth_timing: Callable[..., Sequence[ThreadPerOutputLaunch]] = candidates,
     **settings: Any,
 ) -> KernelEntry:
     """Create the kernel entry, for row-major layout.
@@ -385,7 +397,7 @@ def thread_per_output_entry(
         kernel: name of the kernel, its op and its library.
         version: increment when a change of the kernel invalidates stored launches.
         pack: format → packed weight.
-        unsupported: the reason besides the number of rows, and what `hopper_unsupported_reason` says.
+        unsupported: the reason besides the number of rows, and what `library_unsupported_reason` says.
         describe: (packed weight, rows of X) → the problem's description.
         worth_timing: of `TunedLaunches`.
     """
@@ -395,6 +407,7 @@ def thread_per_output_entry(
         ThreadPerOutputLaunch,
         describe=lambda packed, problem: describe(packed, problem.m),
         worth_timing=worth_timing,
+        limited=True,
     )
 
     def multiply(x: Tensor, y: Tensor, packed: ThreadPerOutputWeight, epilogue: Epilogue, *layout: bool) -> None:
@@ -405,7 +418,7 @@ def thread_per_output_entry(
     def reason(stored: SparseFormat, problem: Problem) -> str | None:
         if problem.m > most_rows:
             return f"takes up to {most_rows} rows of X, not {problem.m}"
-        return unsupported(stored, problem) or hopper_unsupported_reason(problem, kernel)
+        return unsupported(stored, problem) or library_unsupported_reason(problem, kernel)
 
     return kernel_entry(
         kernel,

@@ -468,10 +468,10 @@ __device__ __forceinline__ void product(const Problem& problem) {
     const int end = static_cast<int>(static_cast<long long>(problem.k_block_count) * (rank + 1) / problem.splits);
     const int resident = min(problem.k_blocks * K_BLOCK, problem.inputs.k);
     float* const sums_of_block = reinterpret_cast<float*>(shared + resident * SLOT_BYTES);
-    if (problem.dependent_launch == streams::EARLY) streams::let_next_grid_start();
+    if (problem.dependent_launch == streams::EARLY) pdl_launch_dependents();
     if (problem.dependent_launch != streams::OFF) {
         prefetch_lists<T, BLOCK>(problem);
-        streams::wait_for_grid_before();
+        pdl_wait();
     }
 
     const int group_of_set = warp * TOGETHER<LANE_UNITS> + threadIdx.x % LANES / GROUP_LANES<LANE_UNITS>;  // index within the CTA
@@ -519,16 +519,16 @@ __device__ __forceinline__ void product(const Problem& problem) {
             }
             const bool finished = pass.last >= end;
             add_and_keep<T, BLOCK, LANE_UNITS>(sums, sums_of_block, group, pass.first > begin, !finished || problem.splits > 1);
-            if (finished && set + 1 == problem.sets && problem.dependent_launch == streams::LATE) streams::let_next_grid_start();
+            if (finished && set + 1 == problem.sets && problem.dependent_launch == streams::LATE) pdl_launch_dependents();
             if (finished && problem.splits == 1 && own) write_group<T, BLOCK, LANE_UNITS>(problem.outputs, position, first_row, sums);
         }
     } while (next < end);
     if (problem.splits == 1) return;
     __syncwarp();
-    streams::cluster_sync();
+    cluster_sync();
     add_up_and_write<T, BLOCK>(problem.outputs, sums_of_block, first_group, of_block, first_row, rank, problem.splits);
     __syncwarp();
-    streams::cluster_sync();  // no CTA may exit while others read its shared memory
+    cluster_sync();  // no CTA may exit while others read its shared memory
 }
 
 // Same field order as in cuda/thread_per_row.py.
@@ -552,7 +552,7 @@ cudaError_t launch(Kernel kernel, const Problem& problem, int rows, int together
         attributes[count].id = cudaLaunchAttributeClusterDimension;
         attributes[count++].val.clusterDim = {static_cast<unsigned>(given.splits), 1, 1};
     }
-    if (given.dependent_launch != streams::OFF) {
+    if (given.dependent_launch != streams::OFF && has_pdl()) {
         attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
         attributes[count++].val.programmaticStreamSerializationAllowed = 1;
     }

@@ -16,13 +16,15 @@ from torch import Tensor
 
 from sparsefront_kernels.cuda.launch import (
     DEPENDENT_LAUNCH,
+    HOPPER,
     TYPE_CODES,
+    GpuLimits,
     address,
     argument_fields,
     best_first,
     launch_with,
 )
-from sparsefront_kernels.device_support import hopper_unsupported_reason
+from sparsefront_kernels.device_support import library_unsupported_reason
 from sparsefront_kernels.format import SparseFormat
 from sparsefront_kernels.kernel_entry import KernelEntry
 from sparsefront_kernels.kernel_op import kernel_entry
@@ -119,7 +121,6 @@ SLOT_BYTES = 128  # rows of X per input
 MOST_WARPS = 16
 MOST_SPLITS = 8  # blocks per cluster
 MOST_K_BLOCKS = 7
-BLOCK_SHARED_BYTES, SM_SHARED_BYTES = 232_448, 233_472
 MOST_ROW_BLOCKS = 65_535  # limit of the grid
 
 
@@ -219,9 +220,13 @@ def shared_bytes(problem: ThreadPerRowProblem, launch: ThreadPerRowLaunch) -> in
     return inputs + (outputs * problem.rows * 4 if passes(problem, launch) > 1 or launch.splits > 1 else 0)
 
 
-def possible(problem: ThreadPerRowProblem, launch: ThreadPerRowLaunch) -> bool:
+def possible(problem: ThreadPerRowProblem, launch: ThreadPerRowLaunch, limits: GpuLimits = HOPPER) -> bool:
     """Whether the launch supports the problem, and no smaller cluster or buffer needs as few passes."""
-    if not (launch.sets >= 1 and 1 <= launch.splits <= MOST_SPLITS and 1 <= launch.k_blocks <= MOST_K_BLOCKS):
+    if not (
+        launch.sets >= 1
+        and 1 <= launch.splits <= (MOST_SPLITS if limits.clusters else 1)
+        and 1 <= launch.k_blocks <= MOST_K_BLOCKS
+    ):
         return False
     k_blocks = k_blocks_of_block(problem, launch)
     return (
@@ -229,7 +234,7 @@ def possible(problem: ThreadPerRowProblem, launch: ThreadPerRowLaunch) -> bool:
         and launch.splits == max(1, ceil(problem.k_block_count / k_blocks))
         and launch.k_blocks == ceil(k_blocks / passes(problem, launch))
         and launch.lane_units in ((1, 2) if problem.block == 1 else (1,))
-        and shared_bytes(problem, launch) <= BLOCK_SHARED_BYTES
+        and shared_bytes(problem, launch) <= limits.block_bytes
         and launch.dependent_launch in DEPENDENT_LAUNCH
     )
 
@@ -243,7 +248,7 @@ def predicted_us(problem: ThreadPerRowProblem, launch: ThreadPerRowLaunch, num_s
     blocks = ceil(problem.groups / together) * ceil(problem.m / problem.rows) * launch.splits
     of_sm = ceil(blocks / num_sms)
     at_once = min(
-        SM_SHARED_BYTES // (shared_bytes(problem, launch) + 1024), MOST_WARPS // launch.warps
+        HOPPER.sm_bytes // (shared_bytes(problem, launch) + 1024), MOST_WARPS // launch.warps
     )  # by registers, with 16 warps
     rounds = ceil(of_sm / max(1, at_once))
     of_x = 4 * launch.lane_units  # words per lane and entry
@@ -267,9 +272,11 @@ def predicted_us(problem: ThreadPerRowProblem, launch: ThreadPerRowLaunch, num_s
     return 2.0 + (unhidden + max(of_sm * (multiplying + keeping + 0.3 * staging), rounds * (waiting + keeping))) / 1.7e3
 
 
-def candidates(problem: ThreadPerRowProblem, num_sms: int, *, most: int = MOST_CANDIDATES) -> list[ThreadPerRowLaunch]:
+def candidates(
+    problem: ThreadPerRowProblem, num_sms: int, *, limits: GpuLimits = HOPPER, most: int = MOST_CANDIDATES
+) -> list[ThreadPerRowLaunch]:
     """The launches worth timing, best predicted first; the first few also with the other modes of dependent launch."""
-    worth = [launch for launch in SPACE if possible(problem, launch)]
+    worth = [launch for launch in SPACE if possible(problem, launch, limits)]
     return best_first(worth, lambda launch: predicted_us(problem, launch, num_sms), most)
 
 
@@ -348,6 +355,7 @@ def thread_per_row_entry(
         ThreadPerRowLaunch,
         describe=lambda packed, problem: problem_of(packed, problem.m, problem.layout in X_FEATURE_MAJOR),
         worth_timing=candidates,
+        limited=True,
     )
 
     def multiply(
@@ -365,7 +373,7 @@ def thread_per_row_entry(
     def unsupported(stored: SparseFormat, problem: Problem) -> str | None:
         if problem.dtype not in TYPE_CODES:
             return f"takes float16, bfloat16 or float32, not {problem.dtype}"
-        return hopper_unsupported_reason(problem, kernel)
+        return library_unsupported_reason(problem, kernel)
 
     return kernel_entry(
         kernel,

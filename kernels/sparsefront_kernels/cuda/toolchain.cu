@@ -18,7 +18,7 @@ __global__ void __launch_bounds__(256) toolchain_kernel(const __grid_constant__ 
         copy_box(data, &map, 0, 0, barrier);
         copy_bulk_multicast(data, y, 1024, barrier, 3);
     }
-    streams::wait_for_grid_before();
+    pdl_wait();
     cluster_sync();
     barrier_wait(barrier, 0);
     float sums[32] = {};
@@ -30,7 +30,7 @@ __global__ void __launch_bounds__(256) toolchain_kernel(const __grid_constant__ 
     fence_sums(sums);
     store_in_cluster(address_in_cluster(data, 1), sums, address_in_cluster(barrier, 1));
     y[threadIdx.x] = sums[0];
-    streams::let_next_grid_start();
+    pdl_launch_dependents();
 }
 
 }  // namespace

@@ -41,7 +41,9 @@ def _unsupported(stored: SparseFormat, problem: Problem) -> str | None:
         return reason
     ell, (m, n, k) = cast(ELLFormat, stored), (problem.m, problem.n, problem.k)
     entries = _padded(-(-ell.count * ell.block // CHUNK))
-    if fits(ThreadPerOutputProblem(m, k, n, entries, k, problem.dtype.itemsize, COLUMN_BITS, ell.block)):
+    if fits(
+        ThreadPerOutputProblem(m, k, n, entries, k, problem.dtype.itemsize, COLUMN_BITS, ell.block), problem.device
+    ):
         return None
     return f"brings all inputs into shared memory, and {k} do not fit"
 

@@ -1,4 +1,4 @@
-"""`gathered_indexed`: float32 products of tiles of 1 to 16 outputs on Hopper's CUDA cores.
+"""`gathered_indexed`: float32 products of tiles of 1 to 16 outputs on CUDA cores.
 
 The kernel, ../csrc/gathered_indexed.cu, shares rows of X among the 16 lists of a block; it is feature-major like
 `gathered_simt`.
@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from sparsefront_kernels.cuda.launch import launch_kernel, num_sms
-from sparsefront_kernels.device_support import hopper_unsupported_reason
+from sparsefront_kernels.cuda.launch import HOPPER, GpuLimits, gpu_limits, launch_kernel, num_sms
+from sparsefront_kernels.device_support import library_unsupported_reason
 from sparsefront_kernels.format import SparseFormat
 from sparsefront_kernels.gathered.format import GatheredFormat, cut_into_cta_tiles
 from sparsefront_kernels.gathered.simt import (
@@ -20,7 +20,6 @@ from sparsefront_kernels.gathered.simt import (
     FIXED_BYTES,
     MOST_SPLITS,
     MOST_STAGES,
-    SHARED_BYTES,
     SimtLaunch,
     rounds_us,
 )
@@ -234,19 +233,20 @@ class IndexedLaunch:
         """Blocks per SM, limited by registers."""
         return 3 if self.columns == 8 else 2
 
-    def stages(self, most_steps: int) -> int:
+    def stages(self, most_steps: int, limits: GpuLimits = HOPPER) -> int:
         """Number of pipeline stages; at least 2 for packed weights."""
         stage = 2 * HALF * self.block_m * 4 + HEADER + most_steps * (WIDTH * 4 + LISTS)
-        return min(MOST_STAGES, (SHARED_BYTES // self.blocks_per_sm - FIXED_BYTES) // stage)
+        of_block = limits.sm_bytes // limits.resident(self.blocks_per_sm) - FIXED_BYTES
+        return min(MOST_STAGES, of_block // stage)
 
-    def possible(self, most_steps: int) -> bool:
+    def possible(self, most_steps: int, limits: GpuLimits = HOPPER) -> bool:
         """Whether the kernel is compiled for this and its blocks fit into shared memory."""
         sums = CONSUMER_WARPS * 32 * 8 * self.columns * 4
         return (
             self.columns in (8, 16)
-            and 1 <= self.splits <= MOST_SPLITS
-            and self.stages(most_steps) >= 2
-            and (FIXED_BYTES + sums) * self.blocks_per_sm <= SHARED_BYTES
+            and 1 <= self.splits <= (MOST_SPLITS if limits.clusters else 1)
+            and self.stages(most_steps, limits) >= 2
+            and (FIXED_BYTES + sums) * limits.resident(self.blocks_per_sm) <= limits.sm_bytes
         )
 
 
@@ -269,7 +269,7 @@ def launch_gathered_indexed(
             x.shape[0],
             len(packed.tiles),
             launch.columns,
-            launch.stages(packed.most_steps),
+            launch.stages(packed.most_steps, gpu_limits(x.device)),
             launch.splits,
             num_sms(x.device),
         ),
@@ -318,9 +318,10 @@ def predicted_us(problem: IndexedProblem, launch: IndexedLaunch, num_sms: int) -
     return rounds_us(alike, blocks, problem.amount / launch.splits * WIDTH * launch.block_m, num_sms)
 
 
-def candidates(problem: IndexedProblem, num_sms: int) -> list[IndexedLaunch]:
+def candidates(problem: IndexedProblem, num_sms: int, *, limits: GpuLimits = HOPPER) -> list[IndexedLaunch]:
     """All launches, best predicted first."""
-    return sorted(SPACE, key=lambda launch: predicted_us(problem, launch, num_sms))
+    space = [launch for launch in SPACE if launch.possible(MOST_STEPS, limits)]
+    return sorted(space, key=lambda launch: predicted_us(problem, launch, num_sms))
 
 
 LAUNCHES = TunedLaunches(
@@ -329,14 +330,14 @@ LAUNCHES = TunedLaunches(
     IndexedLaunch,
     describe=lambda packed, problem: IndexedProblem.of(packed, problem.m),
     worth_timing=candidates,
+    limited=True,
 )
 
 
 def _unsupported(stored: SparseFormat, problem: Problem) -> str | None:
-    """Why the kernel is unsupported: it is built for compute capability 9.0."""
     if problem.dtype != torch.float32:
         return f"takes float32, not {problem.dtype}"
-    return tile_unsupported_reason(stored.tile) or hopper_unsupported_reason(problem, KERNEL)
+    return tile_unsupported_reason(stored.tile) or library_unsupported_reason(problem, KERNEL)
 
 
 ENTRY = kernel_entry(

@@ -1,16 +1,17 @@
-"""`gathered_simt`: float32 products on Hopper's CUDA cores, for tiles that divide 32 or are multiples of it.
+"""`gathered_simt`: float32 products on CUDA cores, for tiles that divide 32 or are multiples of it.
 
 The kernel, csrc/gathered_simt.cu, is feature-major; `by_feature` brings operands of other layouts into its form.
 """
 
+import functools
 import itertools
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from sparsefront_kernels.cuda.launch import launch_kernel, num_sms
-from sparsefront_kernels.device_support import hopper_unsupported_reason
+from sparsefront_kernels.cuda.launch import HOPPER, GpuLimits, launch_kernel, num_sms
+from sparsefront_kernels.device_support import library_unsupported_reason
 from sparsefront_kernels.format import SparseFormat
 from sparsefront_kernels.gathered.format import GatheredFormat, cut_into_cta_tiles, width_unsupported_reason
 from sparsefront_kernels.kernel_op import kernel_entry
@@ -22,7 +23,6 @@ KERNEL = "gathered_simt"  # also the name of its library
 VERSION = 1  # increment when a change of the kernel invalidates measurements
 MOST_CANDIDATES = 18
 WIDTHS = (128, 64, 32)  # outputs per block
-SHARED_BYTES = 233_472  # per SM
 FIXED_BYTES = 1_024 + 768  # per block: reserved by the driver, barriers, lists of outputs
 CONSUMER_WARPS = 4
 # Fitted to measurements on an H200, in microseconds: of a launch; of a block beyond its products, by columns per thread; of a
@@ -152,15 +152,15 @@ class SimtLaunch:
         stages = self.stages * self.rows * (self.block_m(width) + width) * 4
         return FIXED_BYTES + max(stages, CONSUMER_WARPS * 32 * 8 * self.columns * 4)
 
-    def possible(self, width: int) -> bool:
+    def possible(self, width: int, limits: GpuLimits = HOPPER) -> bool:
         """Whether the kernel is compiled for this and its blocks fit into shared memory."""
         return (
             self.columns in (8, 16)
             and self.warp_split_k in (1, 2, 4)
             and self.block_m(width) > 0
             and 2 <= self.stages <= MOST_STAGES
-            and 1 <= self.splits <= MOST_SPLITS
-            and self.shared_bytes(width) * self.blocks_per_sm <= SHARED_BYTES
+            and 1 <= self.splits <= (MOST_SPLITS if limits.clusters else 1)
+            and self.shared_bytes(width) * limits.resident(self.blocks_per_sm) <= limits.sm_bytes
         )
 
 
@@ -198,19 +198,20 @@ def launch_gathered_simt(
     )
 
 
-def _space(width: int) -> tuple[SimtLaunch, ...]:
+@functools.cache
+def launch_space(width: int, limits: GpuLimits = HOPPER) -> tuple[SimtLaunch, ...]:
     """All possible launches, with as many stages as fit: fewer were never faster."""
     chosen = []
-    for columns, warp_split_k, splits in itertools.product((16, 8), (1, 2, 4), (1, 2, 3, 4, 5, 6, 8)):
+    clusters = (1, 2, 3, 4, 5, 6, 8) if limits.clusters else (1,)
+    for columns, warp_split_k, splits in itertools.product((16, 8), (1, 2, 4), clusters):
         fitting = [
-            stages for stages in range(2, MOST_STAGES + 1) if SimtLaunch(columns, warp_split_k, stages).possible(width)
+            stages
+            for stages in range(2, MOST_STAGES + 1)
+            if SimtLaunch(columns, warp_split_k, stages).possible(width, limits)
         ]
         if fitting:
             chosen.append(SimtLaunch(columns, warp_split_k, fitting[-1], splits))
     return tuple(chosen)
-
-
-SPACE = {width: _space(width) for width in WIDTHS}
 
 
 @dataclass(frozen=True)
@@ -265,9 +266,12 @@ def rounds_us(launch: SimtLaunch, blocks: int, products: float, num_sms: int) ->
     return _LAUNCH + rounds * round_us(launch.blocks_per_sm) + last + _SPLIT * (launch.splits - 1)
 
 
-def candidates(problem: SimtProblem, num_sms: int, *, slack: float = 1.5) -> list[SimtLaunch]:
+def candidates(
+    problem: SimtProblem, num_sms: int, *, limits: GpuLimits = HOPPER, slack: float = 1.5
+) -> list[SimtLaunch]:
     """The launches worth timing, best predicted first: those predicted within `slack` of the best."""
-    predicted = {launch: predicted_us(problem, launch, num_sms) for launch in SPACE[problem.width]}
+    space = launch_space(problem.width, limits)
+    predicted = {launch: predicted_us(problem, launch, num_sms) for launch in space}
     bound = slack * min(predicted.values())
     worth = sorted((launch for launch in predicted if predicted[launch] <= bound), key=predicted.__getitem__)
     return worth[:MOST_CANDIDATES]
@@ -279,14 +283,14 @@ LAUNCHES = TunedLaunches(
     SimtLaunch,
     describe=lambda packed, problem: SimtProblem.of(packed, problem.m),
     worth_timing=candidates,
+    limited=True,
 )
 
 
 def _unsupported(stored: SparseFormat, problem: Problem) -> str | None:
-    """Why the kernel is unsupported: it is built for compute capability 9.0."""
     if problem.dtype != torch.float32:
         return f"takes float32, not {problem.dtype}"
-    return tile_unsupported_reason(stored.tile) or hopper_unsupported_reason(problem, KERNEL)
+    return tile_unsupported_reason(stored.tile) or library_unsupported_reason(problem, KERNEL)
 
 
 ENTRY = kernel_entry(

@@ -18,7 +18,7 @@ from sparsefront_kernels import operands
 from sparsefront_kernels.cuda.host_tables import keep_for_graphs
 from sparsefront_kernels.cuda.launch import launch_kernel, num_sms
 from sparsefront_kernels.cuda.wgmma_layout import is_halved
-from sparsefront_kernels.device_support import hopper_unsupported_reason
+from sparsefront_kernels.device_support import library_unsupported_reason
 from sparsefront_kernels.epilogue import accumulation_dtype, with_epilogue
 from sparsefront_kernels.format import SparseFormat
 from sparsefront_kernels.gathered.sm90_packing import (
@@ -462,8 +462,8 @@ def sm90_unsupported_reason(problem: Problem, other_reason: str | None = None) -
     return (
         other_reason
         or columns_unsupported_reason(problem.m)
-        or hopper_unsupported_reason(problem, CLUSTER_LIBRARY)
-        or hopper_unsupported_reason(problem, PERSISTENT_LIBRARY)
+        or library_unsupported_reason(problem, CLUSTER_LIBRARY)
+        or library_unsupported_reason(problem, PERSISTENT_LIBRARY)
     )
 
 

@@ -1,4 +1,4 @@
-"""`gathered_small_m`: up to 64 rows of X on Hopper's tensor cores, in any layout; ../csrc/gathered_small_m.cu."""
+"""`gathered_small_m`: up to 64 rows of X on tensor cores, in any layout; ../csrc/gathered_small_m.cu."""
 
 import itertools
 from dataclasses import dataclass, replace
@@ -8,8 +8,15 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from sparsefront_kernels.cuda.launch import TYPE_CODES, launch_kernel, was_read_before
-from sparsefront_kernels.device_support import hopper_unsupported_reason
+from sparsefront_kernels.cuda.launch import (
+    HOPPER,
+    TYPE_CODES,
+    GpuLimits,
+    find_gpu_limits,
+    launch_kernel,
+    was_read_before,
+)
+from sparsefront_kernels.device_support import library_unsupported_reason
 from sparsefront_kernels.format import SparseFormat
 from sparsefront_kernels.gathered.format import GatheredFormat, in_rows
 from sparsefront_kernels.kernel_op import kernel_entry
@@ -29,7 +36,6 @@ MOST_INPUTS = 65_535  # lists have 16 bits, and the last value marks a missing i
 MOST_ROWS = 64
 FEW_ROWS = 8  # up to which blocks share the outputs without inputs, and a small X is copied to shared memory
 MOST_X_BYTES = 49_152  # size of an X that is copied completely
-SHARED_BYTES = 232_448  # maximum per block
 STATIC_BYTES = 2_560
 MOST_STAGES = 8
 PREFETCH_BYTES = 131_072  # maximum of a block's weights beyond its rings that it prefetches into L2 while waiting
@@ -182,9 +188,10 @@ def dtype_unsupported_reason(dtype: torch.dtype) -> str | None:
     return None if dtype in DTYPES else f"takes float16, bfloat16 or float32, not {dtype}"
 
 
-def inputs_unsupported_reason(k: int) -> str | None:
-    """Why this many inputs are unsupported, or None."""
-    return None if k <= MOST_INPUTS else f"takes up to {MOST_INPUTS} inputs, not {k}"
+def inputs_unsupported_reason(k: int, limits: GpuLimits = HOPPER) -> str | None:
+    """Why this many inputs are unsupported, or None; where clusters cannot share it, a list takes shared memory."""
+    most = MOST_INPUTS if limits.clusters else limits.block_bytes // 8
+    return None if k <= most else f"takes up to {most} inputs, not {k}"
 
 
 def rows_unsupported_reason(m: int) -> str | None:
@@ -270,7 +277,9 @@ class SmallMLaunch:
         by_memory = 233_472 // (1024 + self.shared_bytes(m, width, element_bytes, most_chunks))
         return max(1, min(by_memory, 65_536 // (threads * registers)))
 
-    def possible(self, m: int, width: int, element_bytes: int = 2, most_chunks: int = 0) -> bool:
+    def possible(
+        self, m: int, width: int, element_bytes: int = 2, most_chunks: int = 0, limits: GpuLimits = HOPPER
+    ) -> bool:
         """Whether the launch supports row tiles of this width and `most_chunks` chunks, for m rows of 2- or 4-byte elements."""
         shared = self.gather == "shared"
         return (
@@ -278,12 +287,12 @@ class SmallMLaunch:
             and self.fragments in (1, 2, 4, 8)
             and width % (FRAGMENT * self.fragments) == 0
             and self.fragments * column_blocks(m) * element_bytes <= 64  # the sums fit into registers
-            and 1 <= self.splits <= 8
+            and 1 <= self.splits <= (8 if limits.clusters else 1)
             and self.fragments <= 2 * self.warps <= 16
             and 2 <= self.stages <= MOST_STAGES
             and self.pdl in PDL_MODES
             and (not shared or (element_bytes == 2 and self.warps == 8 and self.stage_chunks >= 1))
-            and self.shared_bytes(m, width, element_bytes, most_chunks) <= SHARED_BYTES
+            and self.shared_bytes(m, width, element_bytes, most_chunks) <= limits.block_bytes
         )
 
 
@@ -449,12 +458,14 @@ def _waves(problem: SmallMProblem, launch: SmallMLaunch, num_sms: int) -> int:
     rings = launch.shared_bytes(problem.m, problem.width, problem.element_bytes, problem.most_chunks)
     held = 1024 + rings + (x_bytes if x_bytes <= MOST_X_BYTES else 0)
     reached = 1.0 if launch.splits <= 2 else _REACHED_BY_CLUSTERS
-    return ceil(blocks / (max(1, min(2, (SHARED_BYTES + 1024) // held)) * num_sms * reached))
+    return ceil(blocks / (max(1, min(2, HOPPER.sm_bytes // held)) * num_sms * reached))
 
 
-def candidates(problem: SmallMProblem, num_sms: int, *, most: int = MOST_CANDIDATES) -> list[SmallMLaunch]:
+def candidates(
+    problem: SmallMProblem, num_sms: int, *, limits: GpuLimits = HOPPER, most: int = MOST_CANDIDATES
+) -> list[SmallMLaunch]:
     """The launches worth timing, best predicted first; the first few also with the other `pdl` modes."""
-    worth = [launch for launch in SPACE if possible(problem, launch)]
+    worth = [launch for launch in SPACE if possible(problem, launch, limits)]
     small = problem.chunks * CHUNK * problem.width * problem.element_bytes < _SMALL_BYTES
     first = "prefetch" if small else "prefetch_late"
     best = sorted(worth, key=lambda launch: predicted_us(problem, launch, num_sms))[:most]
@@ -468,9 +479,9 @@ def candidates(problem: SmallMProblem, num_sms: int, *, most: int = MOST_CANDIDA
     return (best[: most - len(others)] + others)[:most] if most > len(others) else best[:most]
 
 
-def possible(problem: SmallMProblem, launch: SmallMLaunch) -> bool:
+def possible(problem: SmallMProblem, launch: SmallMLaunch, limits: GpuLimits = HOPPER) -> bool:
     """Whether the launch supports the problem."""
-    return launch.possible(problem.m, problem.width, problem.element_bytes, problem.most_chunks)
+    return launch.possible(problem.m, problem.width, problem.element_bytes, problem.most_chunks, limits)
 
 
 def _launches(kernel: str, *, x_feature_major: bool) -> TunedLaunches:
@@ -480,6 +491,7 @@ def _launches(kernel: str, *, x_feature_major: bool) -> TunedLaunches:
         SmallMLaunch,
         describe=lambda packed, problem: SmallMProblem.of(packed, problem.m, x_feature_major=x_feature_major),
         worth_timing=candidates,
+        limited=True,
     )
 
 
@@ -488,13 +500,13 @@ ROW_X_LAUNCHES = _launches(KERNEL_ROW_X, x_feature_major=False)  # row-major X i
 
 
 def _unsupported(stored: SparseFormat, problem: Problem) -> str | None:
-    """Why the kernel is unsupported: it supports few rows, and compute capability 9.0 only."""
+    """Why the kernel is unsupported: it supports few rows."""
     reason = (
         rows_unsupported_reason(problem.m)
         or dtype_unsupported_reason(problem.dtype)
-        or inputs_unsupported_reason(problem.k)
+        or inputs_unsupported_reason(problem.k, find_gpu_limits(problem.device))
     )
-    return reason or hopper_unsupported_reason(problem, KERNEL)
+    return reason or library_unsupported_reason(problem, KERNEL)
 
 
 ENTRY = kernel_entry(

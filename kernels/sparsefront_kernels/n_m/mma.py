@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from sparsefront_kernels.cuda import thread_per_output
-from sparsefront_kernels.cuda.launch import best_first
+from sparsefront_kernels.cuda.launch import HOPPER, GpuLimits, best_first
 from sparsefront_kernels.cuda.thread_per_output import (
     LANES,
     PIECES,
@@ -116,7 +116,6 @@ def _vectors(values: Tensor) -> Tensor:
 ROW_PADDING = 16  # bytes between rows of X in shared memory
 MOST_CANDIDATES = 24
 OF_EACH_SPLIT = 5
-SM_SHARED_BYTES = 233_472
 SLOTS_OF = 32  # group size for which kept elements of X are gathered from slots
 # cycles of an SM's shared memory per chunk, and per row of X
 CHUNK_CYCLES, ROW_CYCLES = 36, {(2, 4): 1, (1, 4): 2, (3, 32): 12}
@@ -142,20 +141,22 @@ def rows_of(problem: ThreadPerOutputProblem) -> int:
     return max(16 if problem.group_size == SLOTS_OF else 8, 1 << (problem.m - 1).bit_length())
 
 
-def possible(problem: ThreadPerOutputProblem, launch: ThreadPerOutputLaunch) -> bool:
+def possible(problem: ThreadPerOutputProblem, launch: ThreadPerOutputLaunch, limits: GpuLimits = HOPPER) -> bool:
     """Whether the launch supports the problem."""
     most_warps = 16 if launch.rows <= 16 else 8  # more sums need more registers
     few = launch.rows < 16 and problem.group_size == SLOTS_OF
-    return launch.stages >= 1 and not few and thread_per_output.possible(problem, launch, most_warps)
+    return launch.stages >= 1 and not few and thread_per_output.possible(problem, launch, most_warps, limits)
 
 
-def predicted_us(problem: ThreadPerOutputProblem, launch: ThreadPerOutputLaunch, num_sms: int) -> float:
+def predicted_us(
+    problem: ThreadPerOutputProblem, launch: ThreadPerOutputLaunch, num_sms: int, limits: GpuLimits = HOPPER
+) -> float:
     """Coarse prediction for the busiest SM, from the counts in README.md; only for ordering candidates."""
-    fitting = segments(problem, launch)
+    fitting = segments(problem, launch, limits)
     assert fitting is not None, "only possible launches are predicted"
     blocks, warps = ceil(problem.strips / launch.strips) * launch.splits, launch.strips * launch.shares
     of_sm = ceil(blocks / (num_sms * CLUSTERS_REACH[launch.splits]))
-    fit = min(SM_SHARED_BYTES // (fitting.shared_bytes + 1024), (16 if launch.rows <= 16 else 8) // warps)
+    fit = min(limits.sm_bytes // (fitting.shared_bytes + 1024), (16 if launch.rows <= 16 else 8) // warps)
     at_once = max(1, min(of_sm, fit))  # blocks per SM
     of_split = ceil(problem.chunks / launch.splits)
     of_warp = ceil(of_split / launch.shares)  # chunks
@@ -178,17 +179,17 @@ def predicted_us(problem: ThreadPerOutputProblem, launch: ThreadPerOutputLaunch,
 
 
 def candidates(
-    problem: ThreadPerOutputProblem, num_sms: int, *, most: int = MOST_CANDIDATES
+    problem: ThreadPerOutputProblem, num_sms: int, *, limits: GpuLimits = HOPPER, most: int = MOST_CANDIDATES
 ) -> list[ThreadPerOutputLaunch]:
     """The launches worth timing, best predicted first, a few for each number of splits."""
     by_splits: dict[int, list[ThreadPerOutputLaunch]] = {}
     for launch in (replace(launch, rows=rows_of(problem)) for launch in SPACE):
         of_warp = ceil(ceil(problem.chunks / launch.splits) / launch.shares)
-        if possible(problem, launch) and launch.stages < 2 * max(2, of_warp):  # more slots would stay empty
+        if possible(problem, launch, limits) and launch.stages < 2 * max(2, of_warp):  # more slots would stay empty
             by_splits.setdefault(launch.splits, []).append(launch)
 
     def predicted(launch: ThreadPerOutputLaunch) -> float:
-        return predicted_us(problem, launch, num_sms)
+        return predicted_us(problem, launch, num_sms, limits)
 
     worth = [launch for launches in by_splits.values() for launch in sorted(launches, key=predicted)[:OF_EACH_SPLIT]]
     return best_first(worth, predicted, most)

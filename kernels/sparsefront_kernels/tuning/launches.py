@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import torch
 
-from sparsefront_kernels.cuda.launch import num_sms
+from sparsefront_kernels.cuda.launch import HOPPER, GpuLimits, gpu_limits, num_sms
 from sparsefront_kernels.cuda_library import report_unwritable_cache
 from sparsefront_kernels.problem import Problem
 from sparsefront_kernels.tuning.store import TunedKernel, tuned_kernel
@@ -54,6 +54,7 @@ class TunedLaunches:
         predicted_us: (described problem, launch, number of SMs) → its latency, where that is predicted well enough to leave out
             launches by it.
         similar: described problem → the `shape` of other problems, whose measurements are used if it has none.
+        limited: whether `worth_timing` takes the keyword `limits`, a GPU's `GpuLimits`.
         serves: (launch, rows for which it was measured or is on trial, rows of a problem) → whether to use it for that problem
             of the same weight before calling `untuned`: inputs change length, and a prediction takes a millisecond.
     """
@@ -62,11 +63,16 @@ class TunedLaunches:
     version: int
     launch_type: type
     describe: Callable[[Any, Problem], DescribedProblem]
-    worth_timing: Callable[[Any, int], Sequence[Any]]
+    worth_timing: Callable[..., Sequence[Any]]
     untuned: Callable[[Any, int], Any] | None = None
     predicted_us: Callable[[Any, Any, int], float] | None = None
     similar: Callable[[Any], str] | None = None
     serves: Callable[[Any, int, int], bool] | None = None
+    limited: bool = False
+
+    def on_gpu(self, described: DescribedProblem, num_sms: int, limits: GpuLimits = HOPPER) -> Sequence[Any]:
+        """`worth_timing` on a GPU."""
+        return self.worth_timing(described, num_sms, **({"limits": limits} if self.limited else {}))
 
     def candidates(self, packed: Any, problem: Problem) -> Sequence[Any]:
         """The launches worth timing on the problem's device, which is the current one, most promising first.
@@ -74,7 +80,7 @@ class TunedLaunches:
         Args:
             packed: result of the entry's `pack`.
         """
-        return self.worth_timing(self.describe(packed, problem), num_sms(problem.device))
+        return self.on_gpu(self.describe(packed, problem), num_sms(problem.device), gpu_limits(problem.device))
 
     def promising(self, packed: Any, problem: Problem, most: int) -> Sequence[Any]:
         """At most so many of `candidates`, without those predicted to take more than NEAR times as long as the first."""
@@ -137,7 +143,7 @@ class TunedLaunches:
 
     def launch_for(self, described: DescribedProblem, device: torch.device) -> Any:
         """The launch to use: on trial or measured for this shape, at the nearest amount of work, or else the untuned one."""
-        return chosen_launch(self, described, _model(device), num_sms(device))
+        return chosen_launch(self, described, _model(device), num_sms(device), gpu_limits(device))
 
     def timed_alike(self, described: DescribedProblem, device: torch.device) -> bool:
         """Whether the launch to use was measured, or is on trial, for this shape, so that costly preparation pays off."""
@@ -173,7 +179,9 @@ class TunedLaunches:
 
 
 @functools.lru_cache(maxsize=4096)
-def chosen_launch(launches: TunedLaunches, described: DescribedProblem, gpu: str, num_sms: int) -> Any:
+def chosen_launch(
+    launches: TunedLaunches, described: DescribedProblem, gpu: str, num_sms: int, limits: GpuLimits = HOPPER
+) -> Any:
     """The launch of a kernel on a GPU model; cached, since every call needs it."""
     table = tuned_kernel(gpu, launches.kernel, launches.version)
     shapes = [described.shape] if launches.similar is None else [described.shape, launches.similar(described)]
@@ -186,7 +194,7 @@ def chosen_launch(launches: TunedLaunches, described: DescribedProblem, gpu: str
     if launch is not None:
         return launch
     return (
-        launches.worth_timing(described, num_sms)[0]
+        launches.on_gpu(described, num_sms, limits)[0]
         if launches.untuned is None
         else launches.untuned(described, num_sms)
     )

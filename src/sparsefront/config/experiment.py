@@ -15,6 +15,7 @@ from sparsefront.inference.precision import PrecisionChoice, explain_refusal
 from sparsefront.measure.decode import int8_unavailable_reason
 from sparsefront.measure.settings import INT8_WEIGHT_ONLY, DenseLow, Measure
 from sparsefront.models.base import Model
+from sparsefront.models.unpadded import Inference
 from sparsefront.patterns.base import Pattern, to_record
 from sparsefront.pruning.make_masks import PruningSettings
 from sparsefront.pruning.structured import Structured
@@ -70,6 +71,7 @@ class Experiment:
     recipe: Recipe
     kernel: KernelChoice
     precision: PrecisionChoice
+    inference: Inference
     measure: Measure
     report: Report
     trainer: TrainerSettings
@@ -219,7 +221,11 @@ class Experiment:
         (`dataset.num_workers`, `trainer.progress_bar`), `stages` does not, and data and models count by path or branch, not by
         content.
         """
-        left_out = OUTPUT_GROUPS if self.shrinking is not None else (*OUTPUT_GROUPS, "structured")
+        left_out = [
+            *OUTPUT_GROUPS,
+            *["structured"] * (self.shrinking is None),
+            *["inference"] * (not self.inference.unpadded),
+        ]
         return digest(
             {
                 "settings": {group: value for group, value in self.settings.items() if group not in left_out},

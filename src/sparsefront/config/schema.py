@@ -42,6 +42,7 @@ class Config:
     recipe: Any = MISSING
     kernel: Any = MISSING
     precision: Any = MISSING
+    inference: Any = MISSING
     measure: Any = MISSING
     report: Any = MISSING
     trainer: Any = MISSING

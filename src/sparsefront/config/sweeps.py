@@ -108,7 +108,7 @@ class PointLoader:
     """
 
     def __init__(self, loader: ConfigLoader, points: int | None) -> None:
-        self._compose, self._exists = gc_disabled()(loader.load_sweep_config), loader.repository.group_exists
+        self._compose, self._exists = loader.load_sweep_config, loader.repository.group_exists
         self._set = loader._apply_overrides_to_config
         self._composed: dict[tuple[str, ...], DictConfig] = {}
         self._points, self._number, self._told = points, 0, time.monotonic()
@@ -121,7 +121,8 @@ class PointLoader:
         others = tuple(str(override.input_line) for override in overrides if override not in values)
         try:
             if others not in self._composed:
-                self._composed[others] = self._compose(master_config, list(others))
+                with gc_disabled():  # as a decorator it could not be pickled, as launchers do
+                    self._composed[others] = self._compose(master_config, list(others))
             point = copy.deepcopy(self._composed[others])
             self._set(values, point)
         except NOT_COMPOSED as error:

@@ -34,6 +34,7 @@ from sparsefront.inference.precision import MULTIPLE, explain_refusal
 from sparsefront.measure.decode import int8_unavailable_reason
 from sparsefront.measure.settings import INT8_WEIGHT_ONLY, require_cache
 from sparsefront.models.base import prunable_layers
+from sparsefront.models.unpadded import KEY, unpad
 from sparsefront.networks import in_eval_mode, names_left, remove_blocks
 from sparsefront.options import options_where
 from sparsefront.patterns.base import to_record
@@ -112,6 +113,8 @@ def validate(config: DictConfig, *, trust: Sequence[str] | None = None) -> Exper
             raise InvalidSetting("kernel", experiment.choices["kernel"], allowed)
         require_choosable(experiment.optimize, optimizing_sweeper() or "a sweeper")
     _check_timed_inputs(experiment)
+    if experiment.inference.unpadded:
+        _check_unpadded(experiment)
     if experiment.measure.mode == "decode":
         _check_decode(experiment)
     _check_precision(experiment)
@@ -260,6 +263,18 @@ def _with_labels(experiment: Experiment) -> Experiment:
         allowed = "learns from labels, and dataset.unlabeled=true adds rows without: dense_distilled"
         raise InvalidSetting("control", experiment.control, allowed)
     return experiment
+
+
+def _check_unpadded(experiment: Experiment) -> None:
+    """Check that the network is an encoder that can run without padding, and that all that is timed does."""
+    info, measure, choices = experiment.dataset.info, experiment.measure, experiment.choices
+    if info.sequence_length is None:
+        raise InvalidSetting(KEY, True, f"is for text; {choices['dataset']} holds images, which have no padding")
+    if measure.mode == "serve":
+        raise InvalidSetting(KEY, True, "is not of measure.mode=serve, which pads its batches")
+    if isinstance(experiment.allocation, MeasuringAllocation):
+        raise InvalidSetting("allocation", choices["allocation"], f"times padded networks: not with {KEY}=true")
+    unpad(_call("model", experiment.model.skeleton, info))
 
 
 def _check_decode(experiment: Experiment) -> None:

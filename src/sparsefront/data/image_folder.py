@@ -140,7 +140,7 @@ def image_loaders(
         if split != "train":
             # Files are sorted by class: a limited evaluation would see only one.
             files = [files[row] for row in np.random.RandomState(0).permutation(len(files))]
-        return ImageFiles(files, _transform(image_size, training=split == "train"), seed)
+        return ImageFiles(files, _crop(image_size, training=split == "train"), seed)
 
     return SplitData(load, batch_size=batch_size, seed=seed, num_workers=num_workers)
 
@@ -151,12 +151,12 @@ class ImageFiles:
 
     Attributes:
         files: path and class of each image.
-        transform: PIL image -> float32 [3, size, size]; uses PyTorch's CPU generator.
-        seed: seeds random transforms together with the row indices of a batch.
+        crop: PIL image -> uint8 [3, size, size]; uses PyTorch's CPU generator.
+        seed: seeds random crops together with the row indices of a batch.
     """
 
     files: Files
-    transform: Callable[[Any], "Tensor"]
+    crop: Callable[[Any], "Tensor"]
     seed: int
 
     @property
@@ -169,6 +169,10 @@ class ImageFiles:
 
     def __getitems__(self, indices: list[int]) -> dict[str, "Tensor"]:
         """`x`: float32 [B, 3, size, size]; `labels`: int64 [B]."""
+        return self.process(self.fetch(indices))
+
+    def fetch(self, indices: list[int]) -> dict[str, "Tensor"]:
+        """`x`: uint8 [B, 3, size, size]; `labels`."""
         import torch
 
         from sparsefront.data.split_data import draw_seed
@@ -176,8 +180,14 @@ class ImageFiles:
         files = [self.files[row] for row in indices]
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(draw_seed(self.seed, indices))
-            images = torch.stack([self.transform(read_image(path)) for path, _ in files])
+            images = torch.stack([self.crop(read_image(path)) for path, _ in files])
         return {"x": images, "labels": torch.tensor([label for _, label in files])}
+
+    def process(self, batch: dict[str, "Tensor"]) -> dict[str, "Tensor"]:
+        """As `ImagePart.process`."""
+        from sparsefront.data.split_data import normalize
+
+        return batch | {"x": normalize(batch["x"].float() / 255, MEAN, STD)}
 
 
 def read_image(file: str) -> Any:
@@ -243,19 +253,15 @@ def image_files(folder: Path, *, expected: str) -> Files:
         raise InvalidSetting("path", folder, f"{error}; set dataset.path to {expected}") from error
 
 
-def _transform(size: int, *, training: bool) -> Callable[[Any], "Tensor"]:
-    import torch
+def _crop(size: int, *, training: bool) -> Callable[[Any], "Tensor"]:
     from torchvision.transforms import v2
 
     if training:
         cut = [v2.RandomResizedCrop(size, antialias=True), v2.RandomHorizontalFlip()]
     else:
         cut = [v2.Resize(round(size * RESIZE_PER_CROP), antialias=True), v2.CenterCrop(size)]
-    return v2.Compose([*cut, v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD)])
+    return v2.Compose([*cut, v2.PILToTensor()])
 
-
-if TYPE_CHECKING:
-    from sparsefront.data.split_data import SplitData
 
 # ImageNet.
 

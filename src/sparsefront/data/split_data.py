@@ -4,7 +4,7 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -26,6 +26,17 @@ class Part(Protocol):
 
     def __getitems__(self, indices: list[int]) -> dict[str, Tensor]:
         """The batch of these rows; dim 0 of every tensor is the batch."""
+
+
+@runtime_checkable
+class ImagePart(Part, Protocol):
+    """Images whose batches are finished on the training device."""
+
+    def fetch(self, indices: list[int]) -> dict[str, Tensor]:
+        """The rows as `x`, uint8 [B, C, H, W], with what `process` needs: fewer bytes than a finished batch."""
+
+    def process(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Process rows of `fetch` into the result of `__getitems__`, on any device without synchronization."""
 
 
 class NoRows:
@@ -195,8 +206,12 @@ class ImageArrays:
         if images.shape[-1] != self.image_size:
             size = (self.image_size, self.image_size)
             images = torch.nn.functional.interpolate(images, size=size, mode="bilinear", antialias=True)
-        mean, std = (_per_channel(values, images.device) for values in (self.mean, self.std))
-        return {"x": (images - mean) / std, "labels": batch["labels"], **mixed}
+        return {"x": normalize(images, self.mean, self.std), "labels": batch["labels"], **mixed}
+
+
+def normalize(images: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:
+    """(images - mean) / std, per channel of [B, C, H, W]."""
+    return (images - _per_channel(mean, images.device)) / _per_channel(std, images.device)
 
 
 @cache
@@ -252,7 +267,7 @@ def augment(images: Tensor, padding: int, draws: Tensor) -> Tensor:
 class StoredRows:
     """A part that yields rows of `fetch`, to `process` on the training device."""
 
-    def __init__(self, part: ImageArrays) -> None:
+    def __init__(self, part: ImagePart) -> None:
         self._part = part
 
     def __len__(self) -> int:

@@ -1,7 +1,7 @@
 """Time a dense and a sparse network in turn: `sf.benchmark`."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
@@ -26,7 +26,8 @@ from sparsefront.measure.search_time import SearchTime, Tell, searching
 from sparsefront.measure.settings import DTYPES, INT8_WEIGHT_ONLY, Measure
 from sparsefront.measure.speedup import FEWEST_REPEATS, ratio_apart
 from sparsefront.measure.timers import LatencySummary
-from sparsefront.measure.variants import Fuse
+from sparsefront.measure.variants import Fuse, copy_sharing_weights
+from sparsefront.models.unpadded import fit_tokens, is_unpadded, set_lengths, unpad
 from sparsefront.networks import restore_modes_on_error, unwrap
 from sparsefront.progress import counted
 from sparsefront.settings_class import Dtype
@@ -136,6 +137,7 @@ def benchmark(
     fuse: Fuse | None = make_dense_graph,
     low: Mapping[str, nn.Module] | None = None,
     prompt_net: nn.Module | None = None,
+    lengths: Sequence[int] | Tensor | None = None,
     seconds: float | None = None,
     tell: Tell = print,
 ) -> Comparison:
@@ -151,6 +153,8 @@ def benchmark(
         low: low precision -> the dense network in it, a separate baseline, of which the fastest is timed. None: with
             mode="decode" int8_weight_only, as `settings.dense_low` says.
         prompt_net: the sparse network with kernels for prompts, whose prefill is timed; None: that of `net`.
+        lengths: as in `sf.swap`. A network that was swapped with them is timed next to a copy of the dense one that computes
+            no padding either, on the lengths of the mask if None.
         seconds: budget of both searches: work that is not expected to finish in time is skipped, but not the versions that
             are usually the fastest. None: twice `settings.autotune_seconds`, 60 by default. Results of earlier searches with
             these networks and input shapes, of `sf.swap` or an earlier process too, are reused: a swapped network runs in
@@ -179,6 +183,11 @@ def benchmark(
     if list(name_inputs_on(net, example_inputs)) != list(inputs):
         own, others = (", ".join(forward_names(one) or ()) for one in (net, dense_net))
         raise InvalidSetting("net", type(net).__name__, f"must name its inputs as dense_net does, {others}, not {own}")
+    if lengths is not None:
+        inputs = set_lengths(inputs, lengths)
+    if lengths is not None or is_unpadded(net) or is_unpadded(dense_net):
+        dense_net, net = (_without_padding(one, argument) for one, argument in ((dense_net, "dense_net"), (net, "net")))
+        tell(f"benchmark: without padding, {fit_tokens(net, inputs)} tokens of {inputs_in_words(inputs)}")
     name, other = find_dtype(dense_net), find_dtype(net)
     if name != other:
         raise InvalidSetting("net", DTYPES[other], f"must be in the dtype of dense_net, {DTYPES[name]}")
@@ -205,6 +214,16 @@ def benchmark(
                     prefill = time_prefill(dense_net, prompt_net or net, inputs["input_ids"], settings)
         tell(f"benchmark: {search.summary()}{f'; {NO_LAYER_IS_SPARSE}' if timed.left_dense else ''}")
     return Comparison(on, timed, prefill)
+
+
+def _without_padding(net: nn.Module, argument: str) -> nn.Module:
+    """The network if it computes no padding, or else a copy that computes none and shares its weights."""
+    if is_unpadded(net):
+        return net
+    if any(isinstance(module, SparseLayer) for module in net.modules()):
+        allowed = "computes padding, and the other network or lengths asks for none: swap it with sf.swap(lengths=...)"
+        raise InvalidSetting(argument, type(net).__name__, allowed)
+    return unpad(copy_sharing_weights(net), key=argument)
 
 
 PROMPTS_FROM = 0.7  # of the search's time: the part for steps of three networks

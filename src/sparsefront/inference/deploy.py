@@ -5,6 +5,7 @@ import inspect
 import json
 import logging
 import math
+import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -67,8 +68,26 @@ def _plain(output: Any) -> Any:
     return None
 
 
+POSITIONS = re.compile(r"(.*\.)?(wpe|[a-z_]*position[a-z_]*)")  # names of tables of learned absolute positions
+
+
+def _position_limit(net: nn.Module) -> tuple[float, str]:
+    """Most tokens that the network's tables of learned positions hold, and the smallest table's name; infinite without any.
+
+    BART and OPT keep two rows, RoBERTa and MPNet those up to the one of padding, which no position has.
+    """
+    config = getattr(net, "config", None)
+    stated = getattr(config, "max_position_embeddings", None) or math.inf
+    limits = [
+        (min(stated, module.num_embeddings - (0 if module.padding_idx is None else module.padding_idx + 1)), name)
+        for name, module in net.named_modules()
+        if isinstance(module, nn.Embedding) and POSITIONS.fullmatch(name)
+    ]
+    return min(limits, default=(math.inf, ""))
+
+
 def _dims(
-    inputs: Mapping[str, Any], batch: tuple[int, int] | None, length: tuple[int, int] | None
+    net: nn.Module, inputs: Mapping[str, Any], batch: tuple[int, int] | None, length: tuple[int, int] | None
 ) -> dict[str, dict[int, Any]]:
     """Dynamic dimensions of each tensor."""
     tensors = {name: value for name, value in inputs.items() if isinstance(value, Tensor)}
@@ -86,6 +105,9 @@ def _dims(
         if not 1 <= low <= size <= high or size < 2:
             allowed = "is (least, most), and the example lies between them and has at least 2"
             raise InvalidSetting(key, limits, f"{allowed}, not {size}")
+        most, table = _position_limit(net) if key == "length" else (math.inf, "")
+        if high > most:
+            raise InvalidSetting(key, limits, f"goes up to {high} tokens, and {table} of the network holds {most}")
         dim = torch.export.Dim(key, min=low, max=high)
         for name, tensor in tensors.items():
             if tensor.dim() > place and tensor.shape[place] == size:
@@ -225,8 +247,8 @@ def to_pt2(
     Returns:
         what the file states of itself: inputs, ranges, torch, device, kernels.
     Raises:
-        InvalidSetting: a range that does not hold the example, a path that cannot be written, or a network that torch.export
-            does not take; says why.
+        InvalidSetting: a range that does not hold the example or exceeds the network's positions, a path that cannot be
+            written, or a network that torch.export does not take; says why.
         RuntimeError: the program's outputs differ from the network's.
     """
     net, path = unwrap(net), _path(path, ".pt2")
@@ -236,7 +258,7 @@ def to_pt2(
             "length", length, "is fixed by an LSTM, whose steps are written out: give None, a file a length"
         )
     inputs = name_inputs_on(net, example_inputs)
-    dims = _dims(inputs, batch, length)
+    dims = _dims(net, inputs, batch, length)
     tensors = {name: value for name, value in inputs.items() if isinstance(value, Tensor)}
     record, traced, kernels = _record(net, tensors, dims), _Traced(net.eval(), inputs), {}
     if kernels_by_rows:
@@ -314,7 +336,7 @@ def to_onnx(
     for package in ("onnx", "onnxscript"):
         require_package(package, key="path", value=path, instead="sf.to_pt2")
     inputs = name_inputs_on(net, example_inputs)
-    dims = _dims(inputs, batch, length)
+    dims = _dims(net, inputs, batch, length)
     tensors = {name: value for name, value in inputs.items() if isinstance(value, Tensor)}
     record = _record(net, tensors, dims) | {"opset": opset}
     traced = _Traced(net.eval(), inputs)

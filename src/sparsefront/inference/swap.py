@@ -1,12 +1,13 @@
 """Swap sparse kernels into a pruned network: `sf.swap`, and the swap of each layer."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from sparsefront_kernels import cuda_library
 from sparsefront_kernels.sparse_layer import SparseLayer
 from torch import Tensor, nn
 
@@ -72,6 +73,7 @@ from sparsefront.measure.problems import (
 from sparsefront.measure.search_time import LAYER, NETWORKS, SearchTime, Tell, current, searching, time_work, too_late
 from sparsefront.measure.settings import Measure
 from sparsefront.measure.variants import adds_shortcut
+from sparsefront.models.unpadded import fit_tokens, set_lengths, unpad
 from sparsefront.networks import (
     ReadTensors,
     architecture_text,
@@ -301,6 +303,7 @@ def swap(
     packed: PackedWeights | None = None,
     precision: str = "none",
     calibration: Mapping[str, float] | None = None,
+    lengths: Sequence[int] | Tensor | None = None,
     settings: Measure | None = None,
     seconds: float = 60.0,
     reuse: bool = True,
@@ -326,6 +329,8 @@ def swap(
             Attention, norms, convolutions and the head stay in 16 bits.
         calibration: for fp8_static, Linear -> largest absolute value of its inputs, from
             `inference.precision.activation_amax`; other Linears stay in 16 bits.
+        lengths: real tokens of each row of the example inputs, which come first: the network then computes no padding, in
+            any batch, and kernels are chosen for their sum. BERT, RoBERTa and MPNet.
         settings: those of `sf.benchmark`, for the execution modes and variants of whole networks. With mode="decode" the
             example input is a prompt, `input_ids` [B, T], and kernels are chosen for single-token steps after it.
         seconds: time budget of the search on a GPU, without the builds of CUDA libraries, which come first, once per machine:
@@ -350,6 +355,9 @@ def swap(
     if packed is not None and not hasattr(packed, "manifest"):
         raise InvalidSetting("packed", type(packed).__name__, "is PackedWeights, such as what sf.save returns, or None")
     settings, inputs = settings or Measure(), name_inputs_on(net, example_inputs)
+    if lengths is not None:
+        inputs = set_lengths(inputs, lengths)
+        unpad(net, key="lengths")
     called = step_inputs(net, inputs, settings)
     require_supported(chosen_precision, next(iter(called.values())).device, network_dtype(net))
     arguments = net, masks, called, choice, packed, chosen_precision
@@ -362,7 +370,8 @@ def swap(
         tell(
             f"swap: {counted(len(masks), 'layer')} on {torch.cuda.get_device_name(device_of(net))}: {what}, {search.limit()}"
         )
-        device, compared = device_of(net), (settings.mode, settings.execution_modes, settings.variants)
+        device, tokens = device_of(net), fit_tokens(net, inputs)
+        compared = settings.mode, settings.execution_modes, settings.variants, *([] if tokens is None else [tokens])
         key = swap_key(net, masks, inputs, (choice, precision, calibration, compared))
         stored = StoredSwap.of(key, device) if reuse else None
         if stored is not None and stored.left_out:
@@ -400,6 +409,7 @@ KERNELS_SHARE = 0.5  # of the search's time; the rest is for whole networks
 
 def _require_swappable(net: nn.Module, masks: Mapping[str, Tensor]) -> None:
     require_network(net)
+    cuda_library.triton_alone()  # raises at a wrong value of SPARSEFRONT_KERNELS
     if any(isinstance(module, SparseLayer) for module in net.modules()):
         raise InvalidSetting("net", type(net).__name__, "was swapped already: give a copy of the pruned network")
     require_finite_weights(net)

@@ -48,8 +48,9 @@ def evaluate(
     dtype: torch.dtype,
     limit: int | None = None,
     description: str = "evaluate",
+    graphs: bool = True,
 ) -> Evaluation:
-    """Evaluate a network over a split, on a GPU as CUDA graphs, one for each shape of a batch that comes again.
+    """Evaluate a network over a split.
 
     Args:
         task: provides net_inputs(batch), predict(net, inputs), evaluator(data, split) and metric_name; its own network is unused.
@@ -58,6 +59,7 @@ def evaluate(
         split: val (held-out part of train, for choices) or test (for reporting).
         limit: stop after the batch that reaches this many samples; None = the whole split.
         description: label of the progress bar.
+        graphs: on a GPU, replay a CUDA graph for each shape of a batch that comes again.
     """
     if split not in SPLITS:
         raise ValueError(f"split {split!r}: is one of {', '.join(SPLITS)}")
@@ -74,7 +76,7 @@ def evaluate(
     with track_time(EVALUATION), share_gpu(device), torch.inference_mode():
         net.to(device=device, dtype=dtype).eval()
         batches = first_samples(loader, limit)
-        with capture_passes(net, enabled=_captures_on(device)):
+        with capture_passes(net, enabled=graphs and _captures_on(device)):
             for batch in bar(batches, description=description, total=_batches(loader, limit), unit="batch"):
                 yield_gpu(device)
                 inputs = cast_inputs(task.net_inputs(batch), device=device, dtype=dtype)

@@ -19,6 +19,7 @@ from sparsefront.gpu import exclusive
 from sparsefront.measure.accuracy import cast_inputs
 from sparsefront.measure.correctness import floating_tensors
 from sparsefront.measure.timers import cuda_ms
+from sparsefront.models.unpadded import MASK, count_tokens
 from sparsefront.networks import after_forward, decompose, first_argument, layer_weight, storage_of
 
 
@@ -270,15 +271,23 @@ class SameSize:
 
     Args:
         inputs: keyword arguments of the net from the first of them.
+        length: tokens of a row; without padding on average.
         batches: their number.
     """
 
     inputs: dict[str, Tensor]
-    batches: int
+    length: int
+    batches: int = 1
 
 
 def batches_by_size(
-    task: Any, batches: Iterable[dict[str, Tensor]], *, longest: int | None, device: torch.device, dtype: torch.dtype
+    task: Any,
+    batches: Iterable[dict[str, Tensor]],
+    *,
+    longest: int | None,
+    device: torch.device,
+    dtype: torch.dtype,
+    unpadded: bool = False,
 ) -> list[SameSize]:
     """Group batches of text by size (rows, tokens), in order of first appearance.
 
@@ -289,6 +298,7 @@ def batches_by_size(
         task: provides net_inputs(batch).
         batches: a loader, or any iterable of batches, as the network is evaluated on them.
         longest: upper bound on tokens; None: no bound.
+        unpadded: the size is the number of tokens that an unpadded network computes.
     Raises:
         ValueError: no batch.
     """
@@ -296,12 +306,16 @@ def batches_by_size(
     for batch in batches:
         inputs = dict(task.net_inputs(batch))
         length = _round_length(inputs, longest)
-        size = len(next(iter(inputs.values()))), length
+        rows = len(next(iter(inputs.values())))
+        average = (
+            count_tokens(rows, int(inputs[MASK].count_nonzero())) // rows if unpadded and MASK in inputs else length
+        )
+        size = rows, average
         if size in by_size:
             by_size[size] = replace(by_size[size], batches=by_size[size].batches + 1)
             continue
         padded = {name: _pad(value, length) if name in TOKENS else value for name, value in inputs.items()}
-        by_size[size] = SameSize(cast_inputs(padded, device=device, dtype=dtype), 1)
+        by_size[size] = SameSize(cast_inputs(padded, device=device, dtype=dtype), average)
     if not by_size:
         raise ValueError("there is no batch to time the network on")
     return list(by_size.values())

@@ -21,6 +21,7 @@ from sparsefront.pruning.layers import has_own_weight
 from sparsefront.pruning.make_masks import PruningSettings, SearchRecord
 from sparsefront.pruning.mask_spec import MaskSpec
 from sparsefront.pruning.masked_weights import require_none_dense, sharing_layers
+from sparsefront.pruning.structure import structure_of
 from sparsefront.schedule.one_shot import OneShot
 from sparsefront.tasks.plain_task import require_network
 
@@ -224,7 +225,11 @@ def require_masks_of(net: nn.Module, masks: Mapping[str, Tensor]) -> None:
         if not isinstance(mask, Tensor) or mask.dtype != torch.bool or not fits(mask, weight):
             actual = f"{mask.dtype} {list(mask.shape)}" if isinstance(mask, Tensor) else type(mask).__name__
             matrix = f" or {[weight.shape[0], weight[0].numel()]}, as its matrix" if weight.dim() > 2 else ""
-            raise InvalidSetting(key, actual, f"must be bool {list(weight.shape)}, as the weight{matrix}")
+            hint = (
+                "; masks from before sf.narrow do not fit any more: save them before it, or prune the narrower network"
+            )
+            allowed = f"must be bool {list(weight.shape)}, as the weight{matrix}" + hint * bool(structure_of(net))
+            raise InvalidSetting(key, actual, allowed)
         if mask.is_meta or mask.layout != torch.strided:
             actual = "on the meta device" if mask.is_meta else str(mask.layout)
             raise InvalidSetting(key, actual, "must be a plain tensor with values")

@@ -15,8 +15,9 @@ from sparsefront.artifacts.store import ArtifactStore
 from sparsefront.config.experiment import Experiment
 from sparsefront.gpu import share_gpu
 from sparsefront.measure.accuracy import Evaluation, evaluate, first_samples
-from sparsefront.measure.problems import batches_by_size, make_inputs, tokens_of
+from sparsefront.measure.problems import SameSize, batches_by_size, make_inputs, tokens_of
 from sparsefront.measure.settings import DTYPES
+from sparsefront.models.unpadded import UNPADDED, fill_rows, unpad
 from sparsefront.stages.network import make_task, open_data, require_rows_and_classes
 from sparsefront.tasks.base import Task
 from sparsefront.tasks.outcomes import load_outcomes, save_outcomes
@@ -63,6 +64,7 @@ class EvalContext:
             device=self.device,
             dtype=self.dtype,
         )
+        inputs = fill_rows(inputs) if self.unpadded else inputs
         if self.experiment.measure.mode != "decode":
             return replace(self, inputs=inputs)
         prompt = inputs["input_ids"]
@@ -78,16 +80,22 @@ class EvalContext:
         measure = replace(self.experiment.measure, mode="forward", cache_length=None, dense_low=None)
         return replace(self, experiment=replace(self.experiment, measure=measure), inputs=self.called_with, prompt=None)
 
-    def of_the_dataset(self) -> list[tuple["EvalContext", int]]:
-        """A context for each batch size and length of the reporting split, with the number of batches of that size."""
+    def of_the_dataset(self) -> list[tuple["EvalContext", SameSize]]:
+        """A context for each size of the reporting split's batches, with the batches of that size."""
         groups = batches_by_size(
             self.task,
             first_samples(self.data.test_dataloader(), self.experiment.measure.evaluate_limit),
             longest=self.experiment.dataset.info.sequence_length,
             device=self.device,
             dtype=self.dtype,
+            unpadded=self.unpadded,
         )
-        return [(replace(self, inputs=group.inputs), group.batches) for group in groups]
+        return [(replace(self, inputs=group.inputs), group) for group in groups]
+
+    @property
+    def unpadded(self) -> bool:
+        """Whether networks run without padding."""
+        return self.experiment.inference.unpadded
 
     @property
     def batch_size(self) -> int:
@@ -102,9 +110,10 @@ class EvalContext:
         return tokens_of(self.inputs) if self.prompt is None else self.prompt.shape[1]
 
     def ready(self, net: nn.Module) -> nn.Module:
-        """Move the network to the device and dtype of the measurement, in eval mode."""
+        """Move the network to the device and dtype of the measurement, in eval mode, and remove its padding if requested."""
         with share_gpu(self.device):
-            return net.to(device=self.device, dtype=self.dtype).eval()
+            net = net.to(device=self.device, dtype=self.dtype).eval()
+        return unpad(net) if self.unpadded else net
 
     def quality(self, net: nn.Module, what: str, split: str = "test") -> Evaluation:
         """The task's metrics, as fractions, with their standard errors.
@@ -114,13 +123,14 @@ class EvalContext:
         """
         return evaluate(
             self.task,
-            net,
+            self.ready(net),
             self.data,
             split,
             device=self.device,
             dtype=self.dtype,
             limit=self.experiment.measure.evaluate_limit,
             description=f"evaluate {what}",
+            graphs=self.experiment.trainer.cuda_graphs is not False,
         )
 
     def evaluation_conditions(self) -> dict[str, Any]:
@@ -144,6 +154,7 @@ class EvalContext:
             "timed_image_size": measure.image_size,
             "layout": "row_major",
             **measure.protocol,
+            **({"variants_autotuned": [UNPADDED, *measure.protocol["variants_autotuned"]]} if self.unpadded else {}),
         }
 
 

@@ -6,6 +6,7 @@ source code of a stage is everything reachable by imports from its module and fr
 
 import hashlib
 import math
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -19,7 +20,12 @@ from sparsefront.artifacts.code_digest import code_digest, find_module, source_o
 from sparsefront.artifacts.content_digest import IN_CACHE, by_content, digest, remembering, versions
 from sparsefront.config.experiment import Experiment
 from sparsefront.errors import InvalidSetting
+from sparsefront.models.unpadded import UNPADDED
 from sparsefront.provenance import processor_facts
+
+KERNELS = (
+    "SPARSEFRONT_KERNELS"  # environment variable of `cuda_library`, whose import would count as code of every stage
+)
 
 # What decides each key, with all that it imports: groups of the configuration, whose classes count, and modules of `stages`.
 CODE = {
@@ -150,11 +156,15 @@ def stage_keys(experiment: Experiment) -> StageKeys:
 def _stage_keys(experiment: Experiment) -> StageKeys:
     settings, code, sizes = partial(_settings, experiment), partial(_code, experiment), experiment.measure
     dense = _dense(experiment)
-    place = _device(experiment) | {
-        # launch parameters tuned by a swap are results, not inputs
-        "versions": versions("torch", "triton", "quack-kernels", "nvidia-cutlass-dsl"),
-        "code": code("place", kernels=True),
-    }
+    place = (
+        _device(experiment)
+        | _left_out_kernels()
+        | {
+            # launch parameters tuned by a swap are results, not inputs
+            "versions": versions("torch", "triton", "quack-kernels", "nvidia-cutlass-dsl"),
+            "code": code("place", kernels=True),
+        }
+    )
     structure = None if experiment.shrinking is None else _prune(experiment.shrinking, dense)
     first = experiment.smaller_recovery
     smaller = None if first is None or structure is None else _recover(first, structure)
@@ -166,6 +176,7 @@ def _stage_keys(experiment: Experiment) -> StageKeys:
         prune["choice_table"] = digest(choice_table)
     recover = _recover(experiment.own_recovery, prune)
     export = {"recover": digest(recover), "code": code("export")}
+    unpadded = {UNPADDED: digest(place)} if experiment.inference.unpadded else {}
     swap = {
         "export": digest(export),
         "kernel": settings("kernel"),
@@ -174,6 +185,7 @@ def _stage_keys(experiment: Experiment) -> StageKeys:
         "image_size": sizes.image_size,
         "mode": sizes.mode,
         "place": place,
+        **unpadded,
     }
     dense_quality = {
         "dense": digest(dense),
@@ -182,6 +194,7 @@ def _stage_keys(experiment: Experiment) -> StageKeys:
         "device": _device(experiment),
         "versions": versions("torch", "torchmetrics"),
         "code": code("dense_quality"),
+        **unpadded,
         **{name: getattr(experiment.dataset, name) for name in sorted(experiment.dataset.of_evaluation)},
     }
     control = _control(experiment, dense)
@@ -396,6 +409,13 @@ def _device(experiment: Experiment) -> dict[str, Any]:
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         "dtype": str(experiment.measure.torch_dtype),
     }
+
+
+def _left_out_kernels() -> dict[str, str]:
+    value = os.environ.get(KERNELS, "")
+    if value not in ("", "triton"):
+        raise InvalidSetting(KERNELS, value, "is triton, or unset for all kernels")
+    return {"kernels": value} if value else {}
 
 
 def _settings(experiment: Experiment, group: str) -> Any:

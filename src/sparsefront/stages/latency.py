@@ -87,7 +87,8 @@ def dataset_latency(bench: EvalContext, ways: Ways) -> tuple[dict[str, Any], Sam
     distinct (rows, tokens) is timed once, with all samples and repeats, dense and sparse in turn, and weighted by its number of
     batches; the last, smaller batch is a size of its own. The latency is the sum over all batches divided by their number. As in
     serving, one network runs all sizes with the kernels and execution mode that were fastest at the fixed size, for dense and
-    sparse alike. Each size is compiled and captured separately.
+    sparse alike. Each size is compiled and captured separately. Without padding a size is (rows, real tokens of a row on
+    average), see `unpadded.count_tokens`.
 
     If one size cannot be timed, there is no latency, and the size gives the reason.
 
@@ -104,11 +105,11 @@ def dataset_latency(bench: EvalContext, ways: Ways) -> tuple[dict[str, Any], Sam
         return timing_fields(taken), taken
 
     lengths, timed, samples = [], [], {}
-    for point, batches in bench.of_the_dataset():
-        size = {"batch_size": point.batch_size, "sequence_length": point.sequence_length}
+    for point, same in bench.of_the_dataset():
+        size = {"batch_size": point.batch_size, "sequence_length": same.length}
         entry, taken = _time_size(size, lambda point=point: speed_at(point.inputs))
-        lengths.append(entry | {"batches": batches})
-        timed.append((batches, taken))
+        lengths.append(entry | {"batches": same.batches})
+        timed.append((same.batches, taken))
         samples |= {f"{side} {dataset_size_text(entry)}": values for side, values in taken.items()}
     whole = all(taken for _, taken in timed)
     return {"dataset_lengths": lengths} | (latency_over_batches(timed) if whole else {}), samples

@@ -24,6 +24,7 @@ from sparsefront.inference.swap_report import SwapReport
 from sparsefront.measure.correctness import has_low_precision
 from sparsefront.measure.decode import time_prefill, time_step
 from sparsefront.measure.end_to_end import DenseTiming, time_alone
+from sparsefront.measure.execution_mode import SEPARATOR
 from sparsefront.measure.memory import (
     AchievedSparsity,
     dense_layer_bytes,
@@ -33,6 +34,7 @@ from sparsefront.measure.memory import (
     weight_bytes,
 )
 from sparsefront.measure.problems import measure_rates, roofline_fraction, weight_flops
+from sparsefront.models.unpadded import UNPADDED
 from sparsefront.networks import layer_weight, tensors_digest
 from sparsefront.progress import EVALUATION, SEARCH, TIMING, counted, reasons_text, record_spans, seconds_of, track_time
 from sparsefront.provenance import provenance
@@ -340,6 +342,8 @@ def measure_networks(
     if precision is not None:
         groups["speed"]["dense_low_precision"] = precision
         qualities["dense_low"] = evaluate_dense(bench, partial(dense_in, bench, dense_net, precision), precision)
+    if bench.unpadded:
+        _name_unpadded(groups["speed"])
     clock = groups["speed"].pop("gpu_clock_mhz")
     content = groups | {
         "sparsity": _sparsity(achieved, reasons) | left,
@@ -348,6 +352,14 @@ def measure_networks(
         "network": experiment.model.network_facts(dense_net),
     }
     return content, samples_ms, qualities
+
+
+def _name_unpadded(speed: dict[str, Any]) -> None:
+    """Add that networks ran without padding to the names of their fastest variants, of the curve too."""
+    for fields in (speed, *speed.get("curve", ())):
+        for name in ("dense_variant", "dense_low_variant", "sparse_variant"):
+            if name in fields or (name == "dense_variant" and fields is speed):  # also where only accuracy was measured
+                fields[name] = SEPARATOR.join(filter(None, (fields.get(name), UNPADDED)))
 
 
 def _dense_low_precision(bench: EvalContext, dense_net: nn.Module, speed: dict[str, Any]) -> str | None:

@@ -64,7 +64,7 @@ def compute_logits(experiment: Experiment, dense: Path) -> Tensor:
         in_eval_mode(net),
         torch.no_grad(),
         autocast,
-        capture_passes(net, enabled=device.type == "cuda"),
+        capture_passes(net, enabled=device.type == "cuda" and experiment.trainer.cuda_graphs is not False),
         bar(batches, description="teacher", unit="batch") as shown,
     ):
         for rows in shown:

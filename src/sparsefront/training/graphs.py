@@ -10,7 +10,8 @@ import sys
 import threading
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, nullcontext
-from typing import Any
+from functools import cache
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -23,6 +24,7 @@ from sparsefront.gpu import end_rng_capture
 from sparsefront.processes import gc_disabled
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 MOST_GRAPHS = 64  # maximum number of captured batch sizes
 COPIES = "Cannot copy between CPU and CUDA tensors during CUDA graph capture"
 
@@ -150,19 +152,18 @@ def _moves(values: Sequence[Any], named: Mapping[str, Any]) -> bool:
 
 
 class GraphedForward:
-    """The forward of a network in training, captured together with its backward pass for each batch size; or, without one, that
-    of a teacher or of a network that is evaluated.
+    """The forward of a network in training, captured together with its backward pass for each batch size, and without one for
+    its validation; or that of a teacher or of a network that is evaluated.
 
     The first batch of a size runs eagerly, which warms up libraries and caches. The second is captured, and replayed from then
-    on. Other calls (sizes beyond `MOST_GRAPHS`; of a network in training those in eval mode or without gradients) run eagerly.
-    Graphs see in-place changes of weights by masks, optimizers and averages; if weights move in memory, a new graph is
-    captured.
+    on. Other calls (sizes beyond `MOST_GRAPHS`; in eval mode with gradients, or in training mode without) run eagerly. Graphs
+    see in-place changes of weights by masks, optimizers and averages; if weights move in memory, a new graph is captured.
 
     Args:
         net: its parameters get gradients.
         forward: the function to run.
         states: hidden states that hooks in `net` record; the graphs return them too.
-        trains: False captures calls in eval mode without gradients.
+        trains: False captures only calls in eval mode without gradients.
     Attributes:
         replays: number of calls that replayed a graph; `captures`: of those that captured it before.
         failed: whether a capture failed, after which all calls run eagerly.
@@ -172,6 +173,7 @@ class GraphedForward:
         self, net: nn.Module, forward: Callable[..., Any], *, states: HiddenStates | None = None, trains: bool = True
     ) -> None:
         self._net, self._forward, self._states, self._trains = net, forward, states, trains
+        self._validation = GraphedForward(net, forward, trains=False) if trains else forward
         self._seen: dict[Hashable, HostCopies] = {}
         self._graphs: dict[Hashable, _Graph] = {}
         self._modules: list[nn.Module] = []
@@ -182,7 +184,8 @@ class GraphedForward:
 
     def __call__(self, *values: Any, **named: Any) -> Any:
         if self.failed or not self._net.training == torch.is_grad_enabled() == self._trains:
-            return self._forward(*values, **named)
+            validates = not self.failed and not self._net.training and not torch.is_grad_enabled()
+            return (self._validation if validates else self._forward)(*values, **named)
         flat_inputs, structure = tree_flatten((values, named))
         if not self._modules:  # the walk through a network takes milliseconds
             self._modules = list(self._net.modules())
@@ -215,6 +218,8 @@ class GraphedForward:
                 return self._forward(*values, **named)
             self._graphs[key] = graph
             self.captures += 1
+            if len(self._graphs) == MOST_GRAPHS:
+                log.info("CUDA graphs: %d sizes of batches are captured, further ones are launched", MOST_GRAPHS)
         output = graph(flat_inputs)
         self.replays += 1
         if self._states is not None and listens:
@@ -272,7 +277,7 @@ def obstacle(module: nn.Module, but: Set[int] = frozenset()) -> str | None:
 
 
 def _key(given: Sequence[Any], structure: Any, modules: Sequence[nn.Module], device: str) -> Hashable:
-    """The cache key of a graph: sizes, non-tensor arguments, autocast dtype, and which modules train."""
+    """The cache key of a graph: sizes, non-tensor arguments, autocast dtype, inference mode, and which modules train."""
     described = tuple(
         (tuple(one.shape), one.stride(), one.dtype, one.device, one.requires_grad)
         if isinstance(one, Tensor)
@@ -280,7 +285,13 @@ def _key(given: Sequence[Any], structure: Any, modules: Sequence[nn.Module], dev
         for one in given
     )
     autocast = torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device)
-    return described, str(structure), autocast, tuple(module.training for module in modules)
+    return (
+        described,
+        str(structure),
+        autocast,
+        torch.is_inference_mode_enabled(),
+        tuple(one.training for one in modules),
+    )
 
 
 class _Graph:
@@ -401,20 +412,45 @@ class _Replay(torch.autograd.Function):
 
 
 def record(run: Callable[[], Any], pool: Any) -> tuple[Any, Callable[[], None], Any]:
-    """Capture a call; returns its output, a function that replays it, and the memory pool.
-
-    Graphs of one pool share memory: only the last one replayed has valid intermediate results.
-
-    Raises:
-        RuntimeError: something cannot be captured; the random generator is then in its normal mode again.
-    """
+    """`capture`; returns the call's output, a function that replays it, and the memory pool."""
     graph = torch.cuda.CUDAGraph()
+    return capture(run, graph, pool), graph.replay, graph.pool()
+
+
+def capture(run: Callable[[], T], graph: torch.cuda.CUDAGraph, pool: Any = None) -> T:
+    """Capture a call on the current device; returns its output, which every replay overwrites.
+
+    Args:
+        pool: of an earlier graph, to share its memory: only the last one replayed has valid intermediate results.
+    Raises:
+        RuntimeError: something cannot be captured; the current stream and the random generator are then as before.
+    """
+    current, stream = torch.cuda.current_stream(), _capture_stream(torch.cuda.current_device())
+    reasons: list[Exception] = []
     try:
-        # Collecting an earlier graph frees GPU memory, which aborts a capture; other threads, such as data loaders, may call the
-        # driver meanwhile.
-        with gc_disabled(), torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
-            returned = run()
-    except Exception:
+        # A failed capture can leave its own stream current; the outer context restores ours. Collecting an earlier graph frees
+        # GPU memory, which aborts a capture; other threads, such as data loaders, may call the driver meanwhile.
+        with (
+            gc_disabled(),
+            torch.cuda.stream(current),
+            torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"),
+        ):
+            try:
+                return run()
+            except Exception as error:
+                reasons.append(error)
+                raise
+    except Exception as error:
         end_rng_capture()
+        if reasons:  # the error at the end of the capture says only that there was one
+            raise reasons[0] from error
         raise
-    return returned, graph.replay, graph.pool()
+
+
+@cache
+def _capture_stream(index: int) -> torch.cuda.Stream:
+    """One for each device: torch's default belongs to the device of the first capture.
+
+    Not one that warm-ups use, so that a library's workspace for it is allocated in the graph's memory pool.
+    """
+    return torch.cuda.Stream(index)

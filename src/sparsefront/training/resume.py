@@ -29,7 +29,7 @@ from sparsefront.artifacts.durable import (
     whole_file,
 )
 from sparsefront.artifacts.lease import process_tag, require_all
-from sparsefront.data.split_data import ImageArrays, StoredRows, as_fetched
+from sparsefront.data.split_data import ImagePart, StoredRows, as_fetched
 from sparsefront.errors import first_line
 from sparsefront.networks import same_shapes
 from sparsefront.progress import working_time
@@ -117,9 +117,9 @@ class RankBatches(Sampler[list[int]]):
 class TrainingData(LightningDataModule):
     """Wraps a data module for training on one rank; only its training loader differs.
 
-    Every rank validates the whole split and so has the correct metric, in the time of a single process. Images in memory are
-    augmented and normalized on the training device. The state consists of two generators (training order and seeds of loader
-    workers) and the module's own.
+    Every rank validates the whole split and so has the correct metric, in the time of a single process. Images are normalized,
+    and those in memory augmented, on the training device. The state consists of two generators (training order and seeds of
+    loader workers) and the module's own.
 
     Args:
         data: its training loader draws the order from a generator of its own.
@@ -130,7 +130,7 @@ class TrainingData(LightningDataModule):
         self.data = data
         self._generators: dict[str, torch.Generator] = {}
         self._resumed_at: dict[str, torch.Tensor] = {}
-        self._images: ImageArrays | None = None
+        self._images: ImagePart | None = None
 
     def __getattr__(self, name: str) -> Any:
         """Forward what the task's evaluator reads, such as rows."""
@@ -148,9 +148,8 @@ class TrainingData(LightningDataModule):
         self._generators = {"order": loader.generator, "workers": workers}
         for name, state in self._resumed_at.items():
             self._generators[name].set_state(state)
-        self._images = (
-            loader.dataset if isinstance(loader.dataset, ImageArrays) and loader.collate_fn is as_fetched else None
-        )
+        images = isinstance(loader.dataset, ImagePart) and loader.collate_fn is as_fetched
+        self._images = loader.dataset if images else None
         return similar_loader(
             loader,
             dataset=None if self._images is None else StoredRows(self._images),

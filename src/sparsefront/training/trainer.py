@@ -70,6 +70,7 @@ class TrainerSettings:
             each: for steps limited by Python, as with sparse kernels, on one GPU without gradient accumulation. auto: where the
             first steps are faster. Neither is chosen with `deterministic`, as times decide. A forward that draws on the CPU is
             not captured; one that changes Python values of its own, such as a counter, needs false: replays do not run Python.
+            Evaluations are captured unless it is false.
         deterministic: equal runs on the same kind of GPU and versions give bitwise equal weights. Some operations are slower,
             and a few are unsupported (training then ends with a message).
         precision: auto is 32-true on a CPU, bf16-mixed on a GPU with bf16, 16-mixed on an older one.

@@ -7,6 +7,7 @@ import torch
 import transformers
 from torch import Tensor, nn
 
+import sparsefront as sf
 from sparsefront.inference.choice import KernelChoice
 from sparsefront.inference.fusion import fused
 from sparsefront.inference.fusion.block_pass import fuse_blocks
@@ -79,6 +80,31 @@ def test_cache_is_served_by_the_block(prune_layers, caplog):
     assert [len(block.graphs) for block in rewritten.modules() if isinstance(block, FusedBlock)] == graphs
     moved = rewritten.double()(following, past_key_values=transformers.DynamicCache(config=net.config))
     assert moved.last_hidden_state.dtype == torch.float64
+
+
+GENERATORS = {
+    "Llama": TEXT | {"num_key_value_heads": 2},
+    "Qwen2": TEXT | {"num_key_value_heads": 2},
+    "OPT": TEXT | {"ffn_dim": 64, "word_embed_proj_dim": 32},
+}
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("name", GENERATORS)
+def test_swapped_network_samples_masked_tokens(name, device):
+    torch.manual_seed(0)
+    config = getattr(transformers, f"{name}Config")(**GENERATORS[name])
+    net = getattr(transformers, f"{name}ForCausalLM")(config).eval().to(device)
+    prompt = {key: value.to(device) for key, value in tokens(3, 9, True).items()}
+    masks = sf.prune(net, "tile_wise", 0.5, example_inputs=prompt | {"use_cache": False}, granularity=16)
+    masked = copy.deepcopy(net)
+    assert sf.swap(net, masks, prompt | {"use_cache": False}, kernel="sparse").sparse_layer_share > 0.9
+    settings = {"cache_implementation": "static", "do_sample": True, "max_new_tokens": 20, "pad_token_id": 0}
+    outputs = []
+    for model in (masked, net):
+        torch.manual_seed(1)
+        outputs.append(model.generate(**prompt, **settings, min_new_tokens=20))
+    assert outputs[0].shape == (3, 29) and torch.equal(*outputs)
 
 
 OTHERS = {

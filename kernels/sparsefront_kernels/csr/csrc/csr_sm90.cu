@@ -1,4 +1,4 @@
-// Y = X · W^T + bias for a weight of single weights, wherever they are, on Hopper (sm_90a); half, bfloat16 and float.
+// Y = X · W^T + bias for a weight of single weights, wherever they are; half, bfloat16 and float.
 // The kernel is that of ../../cuda/thread_per_row.cuh; see ../README.md.
 #include "../../cuda/thread_per_row.cuh"
 

@@ -1,4 +1,4 @@
-// Y = X · W^T + bias for a weight of equally many blocks in every row of blocks and few rows of X, on Hopper (sm_90a); half,
+// Y = X · W^T + bias for a weight of equally many blocks in every row of blocks and few rows of X; half,
 // bfloat16 and float. The kernel is that of ../../cuda/thread_per_output.cuh, with all inputs as one group; see ../README.md.
 #include "../../cuda/thread_per_output.cuh"
 

@@ -1,5 +1,5 @@
-// Y[N, M] = activation(W[N, K] · X[K, M] + bias[N]) + residual for a gathered weight of narrow tiles on Hopper's CUDA cores
-// (sm_90a), in float32 throughout, feature-major.
+// Y[N, M] = activation(W[N, K] · X[K, M] + bias[N]) + residual for a gathered weight of narrow tiles on CUDA cores,
+// in float32 throughout, feature-major.
 //
 // A block of the grid computes 128 outputs times BLOCK_M columns. Every 8 of these outputs have a list of kept inputs of their
 // own. A stage of the ring is a window of 64 inputs: the rows of X that some list of the block keeps, one bulk copy each, and for
@@ -150,16 +150,17 @@ __device__ __forceinline__ void produce(const IndexedProblem& problem, int work_
         for (; number < range.count; number += warps) {
             const uint32_t target = stages + ring.slot * stage_bytes, ready = full + 8 * ring.slot;
             barrier_wait_idly(empty + 8 * ring.slot, ring.phase ^ 1);
-            if (lane == 0) {
+            if (copies_bulk(lane)) {
                 barrier_arrive_expect(ready, now.rows * row_bytes + 16 + now.steps * S::STEP_BYTES);
                 copy_bulk(target + S::X_BYTES, problem.places + 16ll * (range.first + number + now.step), 16 + now.steps * LISTS,
-                          ready);
+                          ready, lane);
                 copy_bulk(target + S::X_BYTES + 16 + problem.most_steps * LISTS,
-                          problem.panels + static_cast<long long>(now.step) * WIDTH, now.steps * WIDTH * 4, ready);
+                          problem.panels + static_cast<long long>(now.step) * WIDTH, now.steps * WIDTH * 4, ready, lane);
             }
             __syncwarp();
             if (low >= 0) copy_bulk(target + lane * S::ROW_BYTES, x + low * problem.x_stride, row_bytes, ready);
             if (high >= 0) copy_bulk(target + (lane + 32) * S::ROW_BYTES, x + high * problem.x_stride, row_bytes, ready);
+            arrive_issued_by_warp(ready, lane);
             now = Stage(problem, range.first, number + warps, range.count);  // while this warp's next slot is still in use
             low = input(now, lane), high = input(now, lane + 32);
             ring.slot += warps;
@@ -170,7 +171,7 @@ __device__ __forceinline__ void produce(const IndexedProblem& problem, int work_
 }
 
 template <typename S>
-__global__ void __launch_bounds__(THREADS, S::BLOCKS_PER_SM) gathered_indexed_kernel(const __grid_constant__ IndexedProblem problem) {
+__global__ void __launch_bounds__(THREADS, S::LEAST_BLOCKS) gathered_indexed_kernel(const __grid_constant__ IndexedProblem problem) {
     const int work_tiles = problem.tile_count * ((problem.m + S::BLOCK_M - 1) / S::BLOCK_M);
     run_warps<S>(
         problem.stages,

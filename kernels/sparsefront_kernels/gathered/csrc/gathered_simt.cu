@@ -1,4 +1,4 @@
-// Y[N, M] = activation(W[N, K] · X[K, M] + bias[N]) + residual for a gathered weight on Hopper's CUDA cores (sm_90a), in
+// Y[N, M] = activation(W[N, K] · X[K, M] + bias[N]) + residual for a gathered weight on CUDA cores, in
 // float32 throughout, feature-major.
 //
 // A CTA computes one tile of 32, 64 or 128 outputs, which share their kept inputs, times BLOCK_M columns. Four producer warps load: a
@@ -118,13 +118,14 @@ __device__ __forceinline__ void produce(const Problem& problem, int work_tiles, 
             const int rows = min(S::ROWS, range.count - k_block * S::ROWS);
             const uint32_t target = stages + ring.slot * S::STAGE_BYTES, ready = full + 8 * ring.slot;
             barrier_wait_idly(empty + 8 * ring.slot, ring.phase ^ 1);
-            if (lane == 0) {
+            if (copies_bulk(lane)) {
                 barrier_arrive_expect(ready, rows * (row_bytes + S::WIDTH * 4));
                 copy_bulk(target + S::X_FLOATS * 4, panel + static_cast<long long>(k_block) * (S::ROWS * S::WIDTH),
-                          rows * S::WIDTH * 4, ready);
+                          rows * S::WIDTH * 4, ready, lane);
             }
             __syncwarp();
             if (now >= 0) copy_bulk(target + lane * S::BLOCK_M * 4, x + now * problem.x_stride, row_bytes, ready);
+            arrive_issued_by_warp(ready, lane);
             now = next, next = following;
             ring.slot += warps;
             if (ring.slot >= problem.stages) ring.slot -= problem.stages, ring.phase ^= 1;
@@ -134,7 +135,7 @@ __device__ __forceinline__ void produce(const Problem& problem, int work_tiles, 
 }
 
 template <typename S>
-__global__ void __launch_bounds__(THREADS, S::BLOCKS_PER_SM) gathered_simt_kernel(const __grid_constant__ Problem problem) {
+__global__ void __launch_bounds__(THREADS, S::LEAST_BLOCKS) gathered_simt_kernel(const __grid_constant__ Problem problem) {
     const int work_tiles = problem.tile_count * ((problem.m + S::BLOCK_M - 1) / S::BLOCK_M);
     run_warps<S>(
         problem.stages,

@@ -1,4 +1,4 @@
-// Y = activation(X · W^T + bias) + residual for a gathered weight and few rows of X (m <= 64), on Hopper (sm_90a); half,
+// Y = activation(X · W^T + bias) + residual for a gathered weight and few rows of X (m <= 64); half,
 // bfloat16 and float.
 //
 // Nearly all bytes read are the weight's, so the kernel is built around streaming it, which begins before the previous kernels have
@@ -47,7 +47,7 @@ cudaError_t launch(Kernel kernel, int blocks, int threads, int shared_bytes, int
         attributes[count].id = cudaLaunchAttributeClusterDimension;
         attributes[count++].val.clusterDim = {static_cast<unsigned>(splits), 1, 1};
     }
-    if (early) {
+    if (early && has_pdl()) {
         attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
         attributes[count++].val.programmaticStreamSerializationAllowed = 1;
     }
@@ -71,6 +71,13 @@ struct Shape {
     int fragments, warps;
 };
 
+int most_shared_bytes() {
+    int device = 0, bytes = 0;
+    cudaGetDevice(&device);
+    cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+    return bytes;
+}
+
 // A short X with few rows is copied whole: reading an input then takes 30 cycles, not 700.
 template <typename T>
 void copy_all_of_x(Problem& problem, int k, int offset) {
@@ -80,7 +87,7 @@ void copy_all_of_x(Problem& problem, int k, int offset) {
     if (problem.m > 8 || !aligned(reinterpret_cast<long long>(problem.x)) || !(by_input || by_row)) return;
     const int copies = by_input ? 1 : problem.m;
     const long long bytes = static_cast<long long>(by_input ? problem.m : 1) * k * sizeof(T), pitch = by_input ? sizeof(T) : bytes + 16;
-    if (!aligned(bytes) || offset + copies * (bytes + 16) > MOST_SHARED_BYTES || copies * bytes > MOST_X_BYTES) return;
+    if (!aligned(bytes) || offset + copies * (bytes + 16) > most_shared_bytes() - FIXED_BYTES || copies * bytes > MOST_X_BYTES) return;
     problem.x_copy = copies, problem.x_copy_bytes = bytes, problem.x_pitch = pitch, problem.x_offset = offset;
 }
 

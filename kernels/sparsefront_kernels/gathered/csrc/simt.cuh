@@ -52,7 +52,26 @@ struct Shape {
     // Registers of a thread that multiplies and of one that loads: together twice what a thread starts with.
     static constexpr int CONSUMER_REGISTERS = BLOCKS_PER_SM == 2 ? 224 : 128;
     static constexpr int PRODUCER_REGISTERS = 32;
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    static constexpr int LEAST_BLOCKS = BLOCKS_PER_SM;
+#else  // every thread keeps the registers with which it starts
+    static constexpr int LEAST_BLOCKS = COLUMNS == 8 ? 2 : 1;
+#endif
 };
+
+template <int COUNT>
+__device__ __forceinline__ void take_registers() {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
+#endif
+}
+
+template <int COUNT>
+__device__ __forceinline__ void give_registers() {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));
+#endif
+}
 
 // The kept inputs that fall to this block: `count` of them from `first` on.
 struct Range {
@@ -125,10 +144,10 @@ __device__ __forceinline__ void run_warps(int count, const Produce& produce, con
     __syncthreads();
     pdl_launch_dependents();
     if (threadIdx.x < CONSUMERS) {  // the schedulers prefer the oldest warps: those that load, which have little to do
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(S::PRODUCER_REGISTERS));
+        give_registers<S::PRODUCER_REGISTERS>();
         if (threadIdx.x / 32 < count) produce(address, full, empty);
     } else {
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(S::CONSUMER_REGISTERS));
+        take_registers<S::CONSUMER_REGISTERS>();
         pdl_wait();
         consume(address, full, empty);
     }
@@ -156,7 +175,7 @@ cudaError_t launch_kernel(void (*kernel)(P), const P& problem, int stage_bytes, 
     config.dynamicSmemBytes = bytes;
     config.stream = stream;
     config.attrs = attributes;
-    config.numAttrs = problem.splits > 1 ? 2 : 1;
+    config.numAttrs = problem.splits > 1 ? 2 : has_pdl();
     return cudaLaunchKernelEx(&config, kernel, problem);
 }
 

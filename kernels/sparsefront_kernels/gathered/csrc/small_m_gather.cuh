@@ -55,6 +55,7 @@ __global__ void __launch_bounds__(32 * (MOST_WARPS + GATHERERS), FRAGMENTS * COL
         const int bytes = min(stage_chunks, share.count - turn * stage_chunks) * share.panel_bytes;
         barrier_arrive_expect(full + 8 * stage, bytes);
         copy_bulk(ring + stage * stage_bytes, share.panels + static_cast<long long>(turn) * x_offset, bytes, full + 8 * stage);
+        barrier_arrive_issued(full + 8 * stage);
     };
     if (threadIdx.x == 0 && turns > 0) {
         share.load_lists(lists, listed);
@@ -186,11 +187,12 @@ __global__ void __launch_bounds__(32 * MOST_WARPS, FRAGMENTS * COLUMN_BLOCKS <= 
         const uint8_t* source = share.panels + static_cast<long long>(warp + turn * warps) * unit * share.panel_bytes;
         if (parts == 1) {
             copy_bulk(target, source, chunks * CHUNK_BYTES, barrier);
-            return;
+        } else {
+            source += part * CHUNK_BYTES;
+            for (int chunk = 0; chunk < chunks; ++chunk, source += share.panel_bytes, target += CHUNK_BYTES)
+                copy_bulk(target, source, CHUNK_BYTES, barrier);
         }
-        source += part * CHUNK_BYTES;
-        for (int chunk = 0; chunk < chunks; ++chunk, source += share.panel_bytes, target += CHUNK_BYTES)
-            copy_bulk(target, source, CHUNK_BYTES, barrier);
+        barrier_arrive_issued(barrier);
     };
     uint2 first_lists[UNIT];  // the first slot's lists do not wait for all others
 #pragma unroll
@@ -214,6 +216,7 @@ __global__ void __launch_bounds__(32 * MOST_WARPS, FRAGMENTS * COLUMN_BLOCKS <= 
             for (int row = 0; row < problem.x_copy; ++row)
                 copy_bulk(shared_address(dynamic_shared) + problem.x_offset + row * problem.x_pitch,
                           static_cast<const T*>(problem.x) + row * problem.x_row_stride, problem.x_copy_bytes, x_here);
+            barrier_arrive_issued(x_here);
         }
     }
     const Targets own(problem, row_tile * problem.width + part * 16 * FRAGMENTS, 16 * FRAGMENTS);

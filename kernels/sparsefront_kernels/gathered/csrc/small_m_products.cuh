@@ -18,7 +18,7 @@ constexpr int MOST_STAGES = 8;
 constexpr int MOST_SPLITS = 8;
 constexpr int MOST_WIDTH = 128;
 constexpr int MOST_X_BYTES = 49152;  // size of an X that a block copies whole
-constexpr int MOST_SHARED_BYTES = 229888;  // per block, without the parts of fixed size
+constexpr int FIXED_BYTES = 2560;  // most shared memory of fixed size per block
 
 // Programmatic dependent launch: how a grid overlaps with the grids before and after it in the stream. The weight is read before
 // the previous ones have ended: a launch is PDL_OFF if one of them may have written it.
@@ -95,6 +95,7 @@ struct Share {
     __device__ __forceinline__ void load_lists(uint32_t target, uint32_t barrier) const {
         barrier_arrive_expect(barrier, count * LIST_BYTES);
         copy_bulk(target, lists, count * LIST_BYTES, barrier);
+        barrier_arrive_issued(barrier);
     }
 };
 
@@ -315,7 +316,7 @@ struct Targets {
 
 __device__ __forceinline__ float load_float_from_cluster(uint32_t address) {
     float v;
-    asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(v) : "r"(address) : "memory");
+    asm volatile(LOAD_FROM_CLUSTER ".f32 %0, [%1];" : "=f"(v) : "r"(address) : "memory");
     return v;
 }
 

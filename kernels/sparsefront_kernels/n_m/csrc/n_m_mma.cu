@@ -1,5 +1,5 @@
-// Y = X · W^T + bias for weights that keep 1 or 2 of every 4 inputs or 3 of every 32, and up to 64 rows of X, by tensor cores on
-// Hopper (sm_90a); half and bfloat16. Work is shared as in ../../cuda/thread_per_output.cuh; bulk copies load weights and X; see
+// Y = X · W^T + bias for weights that keep 1 or 2 of every 4 inputs or 3 of every 32, and up to 64 rows of X, by tensor cores;
+// half and bfloat16. Work is shared as in ../../cuda/thread_per_output.cuh; bulk copies load weights and X; see
 // ../README.md.
 
 #include "../../cuda/hopper.cuh"
@@ -32,6 +32,7 @@ struct ChunkRing {
         barrier_arrive_expect(there, BYTES);
         copy_bulk(target, share.values + asked * Part::VALUES, VALUE_BYTES, there);
         copy_bulk(target + VALUE_BYTES, share.indices + asked * Part::INDICES, INDEX_BYTES, there);
+        barrier_arrive_issued(there);
     }
 
     // Starts copies of chunks first, first + step, … below `last`, one per slot.
@@ -83,6 +84,10 @@ __device__ __forceinline__ void bring_rows(const thread_per_output::Inputs& inpu
             copy_bulk(shared_address(target) + row * pitch + (from - first * INPUTS) * sizeof(T), x + row * inputs.row_stride + from,
                       count * sizeof(T), there + 8 * piece);
     }
+#ifdef BEFORE_HOPPER
+    __syncthreads();  // arrivals end the wait for copies that were started, not for bytes
+    if (threadIdx.x < PIECES) barrier_arrive(there + 8 * threadIdx.x);
+#endif
 }
 
 // All threads write zeros for inputs beyond K in the last of chunks [first, last): weights are zero there, but shared memory may hold
@@ -432,7 +437,7 @@ __global__ void __launch_bounds__(MOST_THREADS<ROWS>, 1) n_m_mma_kernel(const __
             }
         }
     }
-    if (problem.dependent_launch == streams::LATE) streams::let_next_grid_start();
+    if (problem.dependent_launch == streams::LATE) pdl_launch_dependents();
     __syncthreads();
     float* target = reinterpret_cast<float*>(rows) + warp * ROWS * LANES;
 #pragma unroll

@@ -1,4 +1,4 @@
-// Y = X · W^T + bias for an n:m weight and few rows of X, on Hopper (sm_90a); half, bfloat16 and float. The kernel is that of
+// Y = X · W^T + bias for an n:m weight and few rows of X; half, bfloat16 and float. The kernel is that of
 // ../../cuda/thread_per_output.cuh; see ../README.md.
 #include "../../cuda/thread_per_output.cuh"
 

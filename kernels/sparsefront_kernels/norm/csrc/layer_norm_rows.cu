@@ -228,7 +228,7 @@ cudaError_t launch(const Arguments& problem, cudaStream_t stream) {
     config.blockDim = dim3(Shape::THREADS);
     config.stream = stream;
     config.attrs = &attribute;
-    config.numAttrs = problem.pdl;
+    config.numAttrs = problem.pdl && has_pdl();
     const int own = problem.is_bfloat16 ? 3 : 2;
     const auto fits = [own](int type) { return type == 0 || type == own; };
     const bool same = fits(problem.weight_type) && fits(problem.bias_type) && fits(problem.x_bias_type);
