@@ -40,9 +40,8 @@ def _hydra_main(cfg: DictConfig) -> float | tuple[float, ...] | None:
     """Run the configured stages; returns the result's values named by `optimize`, for a sweeper."""
     with command_line.job() as output_dir, command_line.report_errors_briefly(cfg, output_dir):
         check_root(cfg)
-        command_line.check_groups(cfg)
         with gc_disabled():  # which would look through all modules again and again
-            # imported here: --help, --cfg and most mistakes need neither torch nor Lightning, which take seconds
+            # imported here: --help, --cfg and wrong keys need neither torch nor Lightning, which take seconds
             from sparsefront.pipeline import run_experiment
 
         return run_experiment(cfg)

@@ -164,16 +164,6 @@ def validate_arguments(kind: type, values: Mapping[str, Any], *, taker: str | No
     return validate_values(values, accepted)
 
 
-def validate_against(declared: Mapping[str, Any], values: Mapping[str, Any], *, taker: str) -> dict[str, Any]:
-    """`validate_arguments` for known names and types only; missing arguments are not detected.
-
-    Args:
-        declared: name -> type hint, `Any` if unknown.
-    """
-    require_known(declared, values, taker)
-    return validate_values(values, declared)
-
-
 def require_known(accepted: Iterable[str], values: Mapping[str, Any], taker: str) -> None:
     """Raise UnknownKey for the first value without a parameter."""
     for key, value in values.items():
