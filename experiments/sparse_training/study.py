@@ -232,14 +232,12 @@ def measure_steps(out: Path, dtype_name: str, compiled: str, only: list[str], pr
 def steps_of(point: Point, compiled: str, profile: bool) -> dict[str, Any]:
     """Milliseconds of a step, dense and sparse, and with `profile` of its parts."""
     dtype, device = DTYPES[point.dtype], torch.device("cuda")
-    dense = build(point.model, device, masked=False)
+    dense = build(point.model, device)
     sparse = Network(copy.deepcopy(dense.net), dense.prunable, dense.body)
     masks = prune(sparse, point)
     for name, mask in masks.items():
         sparse.net.set_submodule(name, trainable(sparse.net.get_submodule(name), mask, point.setting.pattern))
-    inputs = inputs_of(
-        dense.net, point.batch, point.sequence_length, attention_mask="none", device=device, dtype=torch.float32
-    )
+    inputs = inputs_of(dense.net, point.batch, point.sequence_length, device=device, dtype=torch.float32)
     trainings = {
         kind: training_of(network, list(masks), inputs, dtype, compiled)
         for kind, network in (("dense", dense), ("sparse", sparse))
