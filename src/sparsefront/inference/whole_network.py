@@ -19,7 +19,7 @@ from sparsefront.inference.precision import Precision
 from sparsefront.inference.swap_report import SwapReport
 from sparsefront.measure.end_to_end import NO_LAYER_IS_SPARSE, set_decided_versions, set_left_dense, was_left_dense
 from sparsefront.measure.memory import count_bytes
-from sparsefront.measure.search_cache import SearchCache
+from sparsefront.measure.search_time import SearchCache
 from sparsefront.measure.settings import Measure
 from sparsefront.measure.variants import DoesNotApply, copy_sharing_weights
 from sparsefront.networks import architecture_text, tensors_digest

@@ -11,13 +11,13 @@ from sparsefront_kernels.gathered.sm90 import PERSISTENT
 
 from sparsefront.inference import autotune
 from sparsefront.inference.choice import KernelChoice
+from sparsefront.inference.fusion import fused_product as candidates
 from sparsefront.inference.fusion import product_choice
-from sparsefront.inference.fusion import products as candidates
 from sparsefront.inference.fusion.block_pass import UNCHANGED, fuse_blocks, fuse_dense
 from sparsefront.inference.fusion.fused import FusedBlock
+from sparsefront.inference.fusion.fused_product import FusedCorrectnessCheck
 from sparsefront.inference.fusion.prepared_block import ProductSpec
 from sparsefront.inference.fusion.product_choice import ProductChooser, equal_work
-from sparsefront.inference.fusion.products import FusedCorrectnessCheck
 from sparsefront.inference.fusion.sites import ProductWeight
 from sparsefront.measure.correctness import output_error
 from sparsefront.measure.search_time import SearchTime, searching

@@ -99,7 +99,7 @@ def _slot(value: Any, batch: int) -> Hashable:
     if type(value) is dict:
         return "dict", tuple((name, _slot(value[name], batch)) for name in sorted(value))
     if isinstance(value, Tensor):
-        ones = [bool(size == 1) for size in value.shape]  # torch 2.11 cannot compare symbolic ones in a key
+        ones = [size == 1 for size in value.shape]
         if batch == 1:
             ones[:1] = [False] * len(ones[:1])
         return "tensor", value.dtype == torch.bool, tuple(ones)

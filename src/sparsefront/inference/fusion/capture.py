@@ -540,7 +540,7 @@ def _fuse_attention(graph: fx.Graph, softmax: fx.Node) -> None:
     if score_parts is None or dim not in ([-1], [3]) or len(softmax.users) != 1:
         return
     product, scale, biases = score_parts
-    query, transposed = _node_arguments(product)
+    query, transposed = [argument for argument in product.args if isinstance(argument, fx.Node)]
     keys = _keys(transposed)
     if mixed.target is not aten.matmul.default or mixed.args[0] is not softmax or keys is None:
         return
@@ -582,8 +582,3 @@ def _keys(transposed: fx.Node) -> fx.Node | None:
     keys, *dims = transposed.args
     swaps_last = set(dims) in ({-2, -1}, {2, 3})
     return keys if isinstance(keys, fx.Node) and swaps_last else None
-
-
-def _node_arguments(node: fx.Node) -> list[fx.Node]:
-    """The arguments of a call that are nodes."""
-    return [argument for argument in node.args if isinstance(argument, fx.Node)]
