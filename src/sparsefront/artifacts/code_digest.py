@@ -32,7 +32,7 @@ BOOKKEEPING = (
     "sparsefront.gpu",
     "sparsefront.stages.keys",
     "sparsefront.progress",
-    "sparsefront.pruning.storage_check",
+    "sparsefront.pruning.preconditions",
     "sparsefront.results.record",
     "sparsefront.results.run_folder",
 )

@@ -121,11 +121,7 @@ def link(keys: Iterable[Iterable[Hashable]]) -> np.ndarray:
 
 
 def hold_out(
-    strata: Sequence[int] | np.ndarray,
-    fraction: float,
-    *,
-    groups: np.ndarray | None = None,
-    path: str | None = None,
+    strata: Sequence[int] | np.ndarray, fraction: float, *, groups: np.ndarray | None = None, path: str | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Divide rows in two by whole groups, keeping the proportions of the strata as far as the groups allow.
 

@@ -145,12 +145,11 @@ def _weight(item: Item, masks: CandidateMasks, loss: Loss, base: float) -> float
     )
     if not tried:
         return None
-    rises = sum(loss(_masks_of(item, option, masks)) - base for option in tried.values())
+    rises = sum(
+        loss({layer: masks.mask(layer, option.pattern, option.sparsity) for layer in item.layers}) - base
+        for option in tried.values()
+    )
     return rises / sum(option.error for option in tried.values())
-
-
-def _masks_of(item: Item, option: Option, masks: CandidateMasks) -> dict[str, Tensor]:
-    return {layer: masks.mask(layer, option.pattern, option.sparsity) for layer in item.layers}
 
 
 def _scale_errors(item: Item, weight: float) -> Item:

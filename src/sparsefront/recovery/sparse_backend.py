@@ -29,13 +29,13 @@ from sparsefront.patterns.base import Pattern
 from sparsefront.patterns.block_wise import BlockWise
 from sparsefront.progress import counted
 from sparsefront.pruning.masked_weights import MaskedWeights, sharing_layers
-from sparsefront.recovery.backend import KEY, Backend, backend_unsupported_reason
-from sparsefront.recovery.base import LayerMasks, MakeMasks, Round
+from sparsefront.recovery.base import Backend, LayerMasks, MakeMasks, Round, backend_unsupported_reason
 from sparsefront.tasks.base import with_square_mask
 from sparsefront.training.recipe import Optimization
 from sparsefront.training.resume import random_state, set_random_state
 
 log = logging.getLogger(__name__)
+KEY = "recovery.backend"
 
 Trainable = TrainableBlockedLinear | TrainableTilesLinear
 

@@ -383,10 +383,7 @@ def training_loader(module: "LightningDataModule") -> Iterable:
     return module.train_dataloader()
 
 
-MOST_BATCHES, MOST_BYTES = (
-    100_000,
-    16 * 2**30,
-)  # limits for iterables without a length, if nothing else bounds them
+MOST_BATCHES, MOST_BYTES = (100_000, 16 * 2**30)  # limits for iterables without a length, if nothing else bounds them
 
 
 def read_batches(batches: Iterable, most: int | None, *, argument: str) -> list:
