@@ -172,9 +172,6 @@ def _uneven(net: nn.Module, prunable: list[str]) -> None:
                 module.bias.normal_(std=SPREAD)
 
 
-# Pruned.
-
-
 def pattern_of(point: Point) -> Pattern:
     """The pattern of a row, its own defaults where the row says nothing.
 

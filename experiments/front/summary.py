@@ -51,9 +51,6 @@ def tables(groups: Sequence[ComparableResults]) -> Iterator[str]:
             yield from (f"{group.title}:", "", *page.table(list(lines[0]), [line.values() for line in lines]), "")
 
 
-# README's table: the lines with a latency.
-
-
 @dataclass(frozen=True)
 class Timed:
     """A trained candidate with its fastest timed network.

@@ -67,9 +67,6 @@ PARTS = {
 REST = "rest"
 
 
-# Single products.
-
-
 def products_of(m: int, k: int, n: int, block: int, sparsity: float, dtype: str) -> dict[str, float]:
     """Microseconds of Y, dX and dW, dense and block-sparse, including packing, and the speedup of all three."""
     torch.manual_seed(0)
@@ -98,9 +95,6 @@ def products_of(m: int, k: int, n: int, block: int, sparsity: float, dtype: str)
         }
     dense, sparse = (sum(us for name, us in times_us.items() if name.startswith(kind)) for kind in ("dense", "sparse"))
     return times_us | {"speedup": dense / sparse} | where_and_when()
-
-
-# Products with weights that are 2:4 along inputs and outputs.
 
 
 def two_four_of(m: int, k: int, n: int, dtype: str) -> dict[str, float]:
@@ -162,9 +156,6 @@ def two_four_of(m: int, k: int, n: int, dtype: str) -> dict[str, float]:
         | errors
         | where_and_when()
     )
-
-
-# Training steps of networks.
 
 
 @dataclass

@@ -32,8 +32,6 @@ from sparsefront.progress import exit_quietly_on_broken_pipe, ignore_output_erro
 from sparsefront.results.compare_arguments import USAGE, parse
 from sparsefront.results.run_folder import ANOTHER_FOLDER
 
-# `sparsefront run` is `python run.py`.
-
 
 @hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")
 def _hydra_main(cfg: DictConfig) -> float | tuple[float, ...] | None:
@@ -58,9 +56,6 @@ def run(arguments: Sequence[str]) -> None:
             sys.argv[1:] = normalize_arguments(arguments)
         with command_line.sweep_summary(), command_line.report_composition_briefly():
             _hydra_main()
-
-
-# `sparsefront compare` is `python compare.py`.
 
 
 @exit_quietly_on_broken_pipe()
@@ -89,8 +84,6 @@ def compare(arguments: Sequence[str]) -> int:
         return 1
     return 0
 
-
-# All commands; COMMAND is replaced by the way it is typed here.
 
 PURPOSES = {
     "run": "one experiment -> one result; -m for a sweep: COMMAND pattern=tile_wise",

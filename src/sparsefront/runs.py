@@ -185,9 +185,6 @@ def _yaml_in(folder: Path, name: Path) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-# Compose and run a configuration in this process, without the command line.
-
-
 def run_overrides(overrides: Sequence[str], config_dir: Path) -> Path:
     """Run one configuration as `python run.py OVERRIDES` does, without its log file.
 

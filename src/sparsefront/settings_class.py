@@ -126,9 +126,6 @@ def rejection(error: ValidationError, values: Mapping[str, Any], hints: Mapping[
     return InvalidSetting(key, values[key], message if description is None else f"{message} ({description})")
 
 
-# Validation of plain values, such as from a configuration file.
-
-
 def validate_values(values: Mapping[str, Any], hints: Mapping[str, Any]) -> dict[str, Any]:
     """Validate plain values and convert them to their types: an int to a float, a list to a tuple.
 

@@ -113,8 +113,6 @@ def in_units(size: int) -> str:
     return f"{size / 1e3:.3g} kB"
 
 
-# Files and folders that are whole or not there.
-
 LEFT_OVER_S = 86_400  # age of what no process writes any more
 PARTIAL = ".partial-"  # in names of what is being written, before a text that no other process uses
 _CANNOT_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EBADF)  # for folders on some network file systems
@@ -251,9 +249,6 @@ def link_or_copy(source: Path | str, target: Path | str) -> None:
         os.link(source, target)
     except OSError:
         shutil.copyfile(source, target)
-
-
-# Directory walks while other processes work there.
 
 
 def below(folder: Path, pattern: str) -> Iterator[Path]:

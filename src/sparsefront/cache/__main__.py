@@ -225,8 +225,6 @@ RUN = {"show": _show, "check": _check, "remove": _remove}
 """Functions that run a command with its options and return the exit status."""
 
 
-# The command line; COMMAND: as the user typed it.
-
 COMMANDS = ("show", "check", "remove")
 DESCRIPTION = """\
 What the finished stages of runs take on the disk, by stage and by run; whether they are damaged; and their removal.

@@ -52,8 +52,6 @@ class DataInfo:
             raise InvalidSetting("class_names", list(self.class_names), allowed)
 
 
-# The held-out part of train.
-
 SPLIT_SEED = 0
 """Fixed, not the run's seed: runs with different seeds are compared on the same held-out rows."""
 BY_ROWS = "rows"

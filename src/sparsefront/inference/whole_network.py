@@ -66,9 +66,6 @@ def keep_dense(report: SwapReport, masked: nn.Module, why: str) -> SwapReport:
     )
 
 
-# The dense network, kept until the decision.
-
-
 @dataclass(frozen=True)
 class Decision:
     """Whether a swapped network keeps its kernels.
@@ -182,9 +179,6 @@ class SwapSnapshot:
 def _copy_state(state: dict[str, Any]) -> dict[str, Any]:
     """Attributes of a module with shallow copies of its dicts and sets, such as those of parameters, modules and hooks."""
     return {name: copy.copy(value) if isinstance(value, dict | set) else value for name, value in state.items()}
-
-
-# Results for later calls with the same network, masks and shapes.
 
 
 @dataclass(frozen=True)

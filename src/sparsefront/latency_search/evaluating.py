@@ -18,8 +18,6 @@ from sparsefront.pruning.make_masks import require_structure
 from sparsefront.pruning.masked_weights import masked
 from sparsefront.tasks.base import Batch, Task
 
-# Masks of a layer under each candidate, from one set of scores.
-
 
 class CandidateMasks:
     """Makes masks on demand and caches the permutations that patterns search.
@@ -83,9 +81,6 @@ def evaluate_pruned(task: Task, masks: Mapping[str, Tensor], batches: Sequence[B
     with in_eval_mode(net), masked(net, masks):
         losses = [float(task.loss(net(**task.net_inputs(batch)), batch)) for batch in batches]
     return sum(losses) / len(losses)
-
-
-# The error that pruning a layer causes on calibration inputs.
 
 
 def output_error(weight: Tensor, mask: Tensor, hessian: Tensor) -> float:

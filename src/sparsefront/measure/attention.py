@@ -100,8 +100,6 @@ def _is_tracing_tensors_only(is_tracing: Callable[..., bool]) -> Callable[..., b
     return is_tracing_tensor
 
 
-# PyTorch's SDPA backends, one of them forced for a whole network.
-
 BACKENDS = {
     "sdpa_flash": SDPBackend.FLASH_ATTENTION,
     "sdpa_cudnn": SDPBackend.CUDNN_ATTENTION,

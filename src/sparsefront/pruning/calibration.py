@@ -78,9 +78,6 @@ def _encoder(net: nn.Module) -> nn.Module | None:
     return None
 
 
-# Layer inputs, recorded while the network runs.
-
-
 def as_rows(module: nn.Module, x: Tensor, real: Tensor | None = None) -> Tensor:
     """The matrix X [rows, K] of the layer's product Y = X W^T, where W is the weight as a matrix [N, K].
 
@@ -450,8 +447,6 @@ def real_positions(batch: Batch) -> Tensor | None:
     """
     return next((batch[name].bool() for name in ("attention_mask", "source_mask") if name in batch), None)
 
-
-# The calibration batches.
 
 Batches = Iterable | Callable[[], Iterable]
 """Batches as in a training loop, or a function that opens a loader of them, as this package's data modules do."""

@@ -182,9 +182,6 @@ def _restore(net: nn.Module, name: str, linear: nn.Linear) -> None:
     net.set_submodule(name, linear.to(layer.weight.device))
 
 
-# Masks that change during sparse training.
-
-
 class TrainedMasks(MaskedWeights):
     """The masks of all pruned layers, some of which are trained sparse.
 
@@ -277,8 +274,6 @@ class TrainedMasks(MaskedWeights):
             for handle in handles:
                 handle.remove()
 
-
-# Backend selection: as configured, or by measured step time.
 
 WARM_UP, STEPS = 3, 5
 

@@ -235,8 +235,6 @@ def fit_round(round: Round, plan: TrainingPlan, callbacks: "tuple[pl.Callback, .
     )
 
 
-# Rewinding.
-
 Epochs = Annotated[PositiveInt, Field(description="all: the whole dense run")] | Literal["all"] | None
 """K, how far to rewind; None = as far as the recipe's recovery_epochs, the only default of records before this one."""
 

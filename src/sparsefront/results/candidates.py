@@ -145,9 +145,6 @@ def value_text(value: object) -> str:
     return f"{digits[:COMMIT_DIGITS]}{text[40:]}" if len(digits) == 40 and re.fullmatch("[0-9a-f]+", digits) else text
 
 
-# Confidence of a speedup, from repeated timings.
-
-
 def too_few_repeats(result: Result) -> int | None:
     """The number of repeats if it is too small for an interval; None if it is not, or not recorded."""
     repeats = result.speed.repeats

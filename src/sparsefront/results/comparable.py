@@ -100,8 +100,6 @@ DATASET_SPEEDUP = Axis(
 AXES = {axis.name: axis for axis in (SPEEDUP, LATENCY, DATASET_SPEEDUP)}
 
 
-# Pareto fronts and dominated areas (hypervolumes) in two dimensions.
-
 CostAndQuality = tuple[float, float]  # (cost, quality): less cost is better, more quality is better
 
 

@@ -200,8 +200,6 @@ def repeats_text(point: Point) -> str:
     return f"n={min(few)}" if few else ""
 
 
-# Number of seeds required for ranking.
-
 LEAST_SEEDS = 3
 FEW_SEEDS = f"not ranked: fewer than {LEAST_SEEDS} seeds"
 

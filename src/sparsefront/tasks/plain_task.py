@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Derive a DataLoader from another one.
-
 
 def similar_loader(
     loader: DataLoader,
@@ -68,8 +66,6 @@ def _is_plain(loader: DataLoader) -> bool:
     rows = not isinstance(loader.dataset, IterableDataset) and loader.batch_sampler is not None
     return rows and not iterates_itself(loader)
 
-
-# Inputs of a network by argument name.
 
 Inputs = Tensor | Sequence[Tensor] | Mapping[str, Tensor]
 """Arguments of a forward: one tensor, several in order, or several by name."""
@@ -277,8 +273,6 @@ def _by_name(names: tuple[str, ...] | None, inputs: object, argument: str) -> di
         raise InvalidSetting(argument, f"{len(positional)} tensors", f"the network's forward {takes}")
     return dict(zip(names, positional, strict=False))
 
-
-# Training batches by argument name.
 
 TARGET = "__target__"
 """Key of the target of a batch (inputs, target)."""

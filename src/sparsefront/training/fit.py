@@ -34,8 +34,6 @@ from sparsefront.training.recipe import Optimization, Recipe
 from sparsefront.training.resume import KeepEpochs, SaveEpochWeights, TrainingData, checkpoint_of
 from sparsefront.training.trainer import TrainerSettings, require_room
 
-# The actual extent of a training, counted instead of planned.
-
 LABELED = "labeled"  # of a batch, bool [B], if the data has rows without a label
 
 
@@ -120,9 +118,6 @@ def _rows(batch: Any) -> int:
     """Number of rows of the first tensor of a batch by name; 0 if it contains none."""
     values = batch.values() if isinstance(batch, Mapping) else batch
     return next((len(value) for value in values if isinstance(value, Tensor) and value.ndim), 0)
-
-
-# Lightning turns interrupts into a plain exit; restore the reason.
 
 
 def _never_broadcast(task: LightningTask) -> list[str]:

@@ -25,8 +25,6 @@ from sparsefront.progress import bar
 from sparsefront.tasks.lightning_modules import TRAIN_LOSS
 from sparsefront.training.recipe import Recipe
 
-# Gradient accumulation, also for an epoch's shorter last step.
-
 
 class AverageLastStep(pl.Callback):
     """Lightning callback that averages the gradients of an epoch's last step over its actual number of batches.

@@ -15,8 +15,6 @@ from sparsefront.errors import InvalidSetting
 from sparsefront.settings_class import settings_class
 from sparsefront.training.recipe import Recipe
 
-# Disk space of a training.
-
 
 def require_room(
     net: nn.Module, folder: Path, *, epochs: int, recipe: Recipe, keeps_epochs: bool, epoch_weights: bool

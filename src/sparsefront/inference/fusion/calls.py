@@ -113,8 +113,6 @@ def _without_caches(args: tuple[Any, ...], kwargs: dict[str, Any]) -> BlockCall:
     return BlockCall(tuple(plain), keywords)
 
 
-# Blocks and their calls.
-
 CONTAINERS = (nn.ModuleList, nn.Sequential)
 FEWEST_LINEARS = 2  # a block with fewer has nothing to fuse
 

@@ -94,8 +94,6 @@ class _Identity:
         return id(self._value)
 
 
-# Input sizes that an exported graph supports.
-
 SMALLEST_FREE = 2  # export specializes sizes of 1, except for the batch
 
 
@@ -173,8 +171,6 @@ def _places(shapes: Iterable[tuple[int | str, ...]]) -> dict[str, str]:
                 places.setdefault(size, f"tensor{number}.shape[{dim}]")
     return places
 
-
-# Capture of one kind of call.
 
 aten = torch.ops.aten
 IDENTITIES = (aten.alias.default, aten.detach.default, aten.detach_.default, aten.lift_fresh_copy.default)
@@ -411,9 +407,6 @@ def _require_dynamic(graph: fx.Graph) -> None:
             raise Unfusable(f"holds a constant that its graph cannot carry ({node.name})")
 
 
-# Decomposed attention, RMSNorm and GELU become PyTorch's fused operators.
-
-
 def _fuse_operators(graph: fx.Graph) -> None:
     """Replace all decomposed patterns, in place; dead nodes remain."""
     for softmax in graph.find_nodes(op="call_function", target=aten.softmax.int):
@@ -528,9 +521,6 @@ def _operand(node: Any, target: Any, constant: float) -> fx.Node | None:
     if not isinstance(node, fx.Node) or node.target is not target or not isinstance(node.args[0], fx.Node):
         return None
     return node.args[0] if isinstance(node.args[1], float) and math.isclose(node.args[1], constant) else None
-
-
-# Decomposed attention, softmax(Q Kᵀ / c + biases) V as in MPNet.
 
 
 def _fuse_attention(graph: fx.Graph, softmax: fx.Node) -> None:

@@ -66,8 +66,6 @@ def layout_name(*, x_feature_major: bool, y_feature_major: bool) -> str:
     )
 
 
-# A product with its epilogue.
-
 SCALE_GROUP = 128  # outputs per scale where a product quantizes its output
 # families whose row-major kernels are as fast with a feature-major X
 READS_ANY_STRIDES = ("dense", "gathered", "gathered_2_4", "blocked", "blocked_2_4")

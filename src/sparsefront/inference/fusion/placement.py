@@ -18,8 +18,6 @@ from torch import Tensor, fx, nn
 from sparsefront.inference.fusion.fused_product import FusedProduct, activation_in_layout
 from sparsefront.inference.fusion.sites import ProductSite, find_pairs, is_stream_norm, node_argument, read_name
 
-# LayerNorm in a feature-major residual stream.
-
 
 class FusedNorm(nn.Module):
     """LayerNorm over the last dimension of [..., d] with any strides; the output is feature-major."""
@@ -135,8 +133,6 @@ def _columns(x: Tensor) -> Tensor:
 def _is_plain(x: Tensor) -> bool:
     return not x.is_cuda or x.dtype == torch.float64
 
-
-# Replace operators of a captured graph by fused products and norms.
 
 aten = torch.ops.aten
 

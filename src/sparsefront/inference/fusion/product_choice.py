@@ -264,9 +264,6 @@ def equal_work(one: Sequence[int], other: Sequence[int], grain: int) -> bool:
     return all(abs(a - b) <= max(grain, TOLERANCE * max(a, b)) for a, b in zip(one, other, strict=True))
 
 
-# The choice.
-
-
 class ProductTuning:
     """Builds and checks the candidates of one product.
 

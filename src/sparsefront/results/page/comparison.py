@@ -36,8 +36,6 @@ from sparsefront.results.record import Result, result_fields
 from sparsefront.results.serving import Serving, serving_lines
 from sparsefront.results.statistics import CANNOT_TELL, FASTER, FEW_SEEDS, budget_table, pattern_ranking, settings_apart
 
-# The compared runs as columns: all scalar fields, in compact form.
-
 DERIVED = {
     "quality": lambda result: _of_side(result, ""),
     "quality_error": lambda result: _of_side(result, "_standard_error"),
