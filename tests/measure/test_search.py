@@ -10,7 +10,7 @@ from torch import nn
 from sparsefront.measure import execution_mode, fastest, search_time
 from sparsefront.measure.execution_mode import EXECUTION_MODES, FastestMode
 from sparsefront.measure.search_time import SearchTime, searching
-from sparsefront.measure.variants import VARIANTS
+from sparsefront.measure.settings import VARIANTS
 
 CPU = torch.device("cpu")
 

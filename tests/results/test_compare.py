@@ -81,7 +81,10 @@ def test_results_of_a_changed_plan(tmp_path, make_result, compare):
     [
         ((), "no results found"),
         (("nowhere",), "nowhere: no such file or folder"),
-        (("color=red",), "no such option; there are out, title, sort, axis, rows, store, source, log, project, entity"),
+        (
+            ("color=red",),
+            "no such option; there are out, title, sort, axis, rows, store, source, log, panels, project, entity",
+        ),
         (("--fast",), "no such option"),
         (("axis=seconds",), "axis=seconds: is one of speedup, latency_ms"),
         (("store=a.csv",), "store=a.csv: is a file that --rebuild writes"),

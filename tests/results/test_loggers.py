@@ -28,6 +28,7 @@ from sparsefront.results.loggers import (
     log_result,
     read_wandb_results,
     summary_of,
+    write_panels,
 )
 from sparsefront.results.record import Result
 from sparsefront.results.store import write_result_json
@@ -333,6 +334,58 @@ def test_comparison_is_no_run(monkeypatch, results):
     monkeypatch.setattr(wandb, "Api", lambda timeout: types.SimpleNamespace(runs=lambda path: runs))
     reading = read_wandb_results(entity=None, project="mine")
     assert len(reading.results) == 1 and not reading.problems
+
+
+def test_panels_are_written_and_read_back(monkeypatch, make_result):
+    """By the package that writes them, over a server that keeps the view."""
+    workspaces = pytest.importorskip("wandb_workspaces.workspaces")
+    import wandb
+
+    views = {}
+
+    class Service:
+        app_url = "https://wandb.test"
+
+        def execute_graphql(self, query: str, variables: dict) -> dict:
+            if "upsertView" in query:
+                views[variables["name"]] = {**variables, "id": "1"}
+                return {"upsertView": {"view": {"id": "1", "name": variables["name"]}}}
+            node = views[variables["viewName"]]
+            return {"project": {"allViews": {"edges": [{"node": node}]}}}
+
+    class Api:
+        default_entity = "me"
+
+        def __init__(self, timeout: int | None = None) -> None:
+            self._service_api = Service()
+
+    monkeypatch.setattr(wandb, "Api", Api)
+    monkeypatch.setenv("WANDB_API_KEY", "k")
+    results = [make_result(), make_result(metric_name="f1", latency_device="cuda")]
+    url = write_panels(results, entity=None, project="p")
+    assert url.startswith("https://wandb.test/me/p?nw=") and len(views) == 1
+    spec = json.loads(next(iter(views.values()))["spec"])
+    text = json.dumps(spec["section"]["panelBankConfig"])
+    for name in ("latency/speedup", "accuracy/points_lost", "f1/sparse", "accuracy/held_out_sparse", "pareto"):
+        assert name in text and "cpu_latency" not in text
+    sections = workspaces.Workspace.from_url(url).sections
+    assert [section.name for section in sections] == ["accuracy and latency", "f1 and latency"]
+    kinds = ["ScatterPlot", "BarPlot", "BarPlot", "ParallelCoordinatesPlot", "MediaBrowser"]
+    assert all([type(panel).__name__ for panel in section.panels] == kinds for section in sections)
+
+
+@pytest.mark.parametrize(
+    ("project", "missing", "message"),
+    [
+        (None, None, "project=None: panels=wandb needs project=NAME"),
+        ("p", "wandb_workspaces", "panels=wandb: the package wandb-workspaces is not installed"),
+        ("p", None, "panels=wandb: there is no API key"),
+    ],
+)
+def test_panels_that_cannot_be_written(no_account, monkeypatch, make_result, project, missing, message):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == missing else name)
+    with pytest.raises(InvalidSetting, match=f"^{message}"):
+        write_panels([make_result()], entity=None, project=project)
 
 
 def test_latencies_are_named_by_device(make_result):

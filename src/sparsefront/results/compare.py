@@ -20,7 +20,7 @@ from sparsefront.results.columns import sort_results
 from sparsefront.results.comparable import AXES, ComparableResults, split_comparable
 from sparsefront.results.compare_arguments import Request
 from sparsefront.results.field_types import holds_entries
-from sparsefront.results.loggers import COMPARE_JOB, WandbLogging, read_wandb_results
+from sparsefront.results.loggers import COMPARE_JOB, WandbLogging, read_wandb_results, write_panels
 from sparsefront.results.page.comparison import write_comparison
 from sparsefront.results.plots import draw_beside
 from sparsefront.results.record import Identity, Result, missing_columns, result_fields
@@ -310,6 +310,8 @@ def _compare(request: Request) -> None:
         print(out / name)
     if logging is not None:
         print(log_comparison(groups, results, out / "compare.html", logging=logging, sweep=_sweep(request)))
+    if request.panels == "wandb":
+        print(write_panels(results, entity=request.entity, project=request.project))
 
 
 def _title(groups: Sequence[ComparableResults], runs: int) -> str:
