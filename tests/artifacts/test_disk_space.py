@@ -55,10 +55,6 @@ def test_unknown_full_disk_is_the_fullest(free):
     assert text.startswith(f"{CACHE}: the disk is full (1 GB free now)") and "with cache_dir;" in text
 
 
-def test_full_disk_of_a_copy(free):
-    assert str(full_disk(no_space(str(CACHE / "a"), None, str(RESULTS / "b")), SETTINGS)).startswith(f"{RESULTS}: ")
-
-
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small disk")
 def test_small_full_disk(tmp_path):
     small, large = tmp_path / "small", tmp_path / "large"

@@ -31,36 +31,9 @@ def test_every_family_has_a_reference():
         assert FORMATS[family].family == family
 
 
-def test_families_of_formats_and_kernels():
-    assert list(FORMATS) == list(dict.fromkeys(kernel.family for kernel in entries()))
-
-
 @pytest.mark.parametrize("kernel", entries(), ids=lambda kernel: kernel.name)
 def test_files_hold_the_kernel_itself(kernel):
     assert pickle.loads(pickle.dumps(kernel)) is kernel and copy.deepcopy(kernel) is kernel
-
-
-def test_each_kernel_has_one_label():
-    labels = [kernel.label(layout) for kernel in entries() for layout in kernel.layouts]
-    assert len(labels) == len(set(labels)) > len(entries())
-    for kernel in entries():
-        for layout in kernel.layouts:
-            named, told = labeled(kernel.label(layout))
-            assert (named.name, told or named.layouts[0]) == (kernel.name, layout)
-
-
-@pytest.mark.parametrize(
-    ("label", "kernel", "layout"),
-    [
-        ("gathered_sm90", "gathered_sm90", None),
-        ("gathered_sm90_row_major", "gathered_sm90", "row_major"),
-        ("gathered_sm90_feature_to_row", "gathered_sm90", "feature_to_row"),
-        ("gathered_quack_feature_major", "gathered_quack", "feature_major"),
-        ("blocked_2_4_filled_gathered_sm90_feature_major", "blocked_2_4_filled_gathered_sm90", "feature_major"),
-    ],
-)
-def test_label_names_kernel_and_layout(label, kernel, layout):
-    assert labeled(label) == (entry(kernel), layout)
 
 
 def test_layout_without_a_label():
@@ -158,13 +131,6 @@ def test_triton_needs_the_interpreter_on_cpu(cases, monkeypatch):
         assert "needs a CUDA device" in found.unsupported[kernel]
 
 
-def test_interpreter_does_not_support_bfloat16(cases):
-    if torch.cuda.is_available():
-        pytest.skip("the interpreter is off where there is a GPU")
-    stored = cases["gathered-kept"].build()
-    assert "bfloat16" in entry("gathered_triton").unsupported_reason(stored, Problem(4, 70, 32, torch.bfloat16, CPU))
-
-
 def test_packing_for_cusparselt_needs_a_gpu(cases):
     with pytest.raises(UnsupportedProblem, match="packs on a CUDA device"):
         entry("semi_structured_torch").pack(cases["semi_structured"].build().to(dtype=torch.float16))
@@ -177,14 +143,6 @@ def test_packing_for_cusparselt_needs_a_gpu(cases):
 def test_impossible_problems_are_rejected(changes, message):
     with pytest.raises(ValueError, match=message):
         Problem(**{"m": 1, "k": 1, "n": 1, "dtype": torch.float32, "device": CPU} | changes)
-
-
-def test_problem_knows_its_shapes():
-    problem = Problem(2, 3, 4, torch.float32, "cpu", "feature_major")
-    assert (problem.device, problem.x_shape, problem.y_shape) == (CPU, (3, 2), (4, 2))
-    mixed = Problem(2, 3, 4, torch.float32, "cpu", "row_to_feature")
-    assert (mixed.x_shape, mixed.y_shape) == ((2, 3), (4, 2))
-    assert len({kernel.name for kernel in entries()}) == len(entries())
 
 
 def test_kernels_of_triton_alone(monkeypatch):

@@ -136,15 +136,6 @@ def test_dense_versions_need_no_search(depth, timed, monkeypatch):
     assert torch.equal(found.fastest.call(), torch.zeros(256, 128))
 
 
-@pytest.mark.parametrize("fuse", [lambda net, inputs: Layers(1).eval(), None], ids=["wrong", "missing"])
-def test_failing_dense_version_is_searched_again(fuse, caplog):
-    settings, inputs = Measure(device="cpu", samples=6, repeats=1, warmup=1), {"x": torch.randn(4, 128)}
-    net = Layers(1).eval()
-    set_decided_versions(net, inputs, settings, ["eager+fused_graph"], fuse)
-    assert find_dense(net, inputs, settings, fuse).name == "eager"
-    assert "Layers as eager+fused_graph: the fastest before, fails now: " in caplog.text
-
-
 @pytest.mark.parametrize(("depth", "wins"), [(2, True), (48, False)])
 def test_sparsity_against_the_fastest_dense(depth, wins):
     """A fused graph that wins is the dense baseline; one that loses is reported beside it."""

@@ -116,13 +116,6 @@ def test_a_wrong_variant_is_rejected(net, inputs):
     assert "against eager" in found.not_timed["eager+fused_graph"] and found.fused is None
 
 
-def test_failed_rewrite_leaves_its_reason(net, inputs):
-    def fuse(given, inputs):
-        raise KeyError("no such block")
-
-    assert "no such block" in find(net, inputs, fuse=fuse).not_timed["fused_graph"]
-
-
 @pytest.fixture
 def pretend_gpu(monkeypatch):
     """Every mode runs eagerly on the CPU, and takes as long as `seconds` says when it is first made."""

@@ -69,12 +69,6 @@ def test_too_much_names_the_nearest(pattern, allocation):
     assert 0.99 < works < 1 and any(bool(mask.any()) for mask in made(pattern, allocation, works).values())
 
 
-@pytest.mark.parametrize(("pattern", "allocation"), MET)
-@pytest.mark.parametrize("sparsity", [0.0, 0.5, 0.75])
-def test_sparsities_that_prune(pattern, allocation, sparsity):
-    assert require_effect(PATTERNS[pattern], ALLOCATIONS[allocation], SHAPES, sparsity) is None
-
-
 def test_layer_of_a_single_group():
     with pytest.raises(InvalidSetting, match="and no sparsity changes that"):
         require_effect(P.Channel(), PerLayer(), {"one output": (1, 64)}, 0.5)

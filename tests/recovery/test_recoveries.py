@@ -77,11 +77,6 @@ def test_rounds_share_the_budget(kind, epochs, rounds):
         assert share.optimization.total_steps == share.steps and share.optimization.first_step == 0
 
 
-def test_no_round_without_a_step():
-    shares = [Finetune(epochs=1).plan_of_round(RECIPE, 2, index, 4) for index in range(4)]
-    assert [share.steps for share in shares] == [1, 1, 1, 1]
-
-
 @pytest.mark.parametrize("kind", REWINDING)
 def test_rewinding_past_the_start(kind):
     with pytest.raises(InvalidSetting, match="recipe.recovery_epochs=11.*10 epochs"):

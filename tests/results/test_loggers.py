@@ -16,7 +16,6 @@ from pathlib import Path
 import pytest
 from quick_settings import QUICK
 
-from sparsefront.__main__ import compare as main
 from sparsefront.errors import InvalidSetting
 from sparsefront.pipeline import run_experiment
 from sparsefront.results.loggers import (
@@ -135,26 +134,6 @@ def test_silent_wandb_keeps_the_run(no_account, monkeypatch, tmp_path, caplog, m
         assert started == ["online", "offline"] and "kept offline" in caplog.text
 
 
-@pytest.mark.parametrize("error", ["CommError", "ConnectionError", "ValueError"])
-def test_failed_reading_from_wandb(no_account, monkeypatch, error):
-    import requests
-    import wandb
-
-    errors = {
-        "CommError": wandb.errors.CommError,
-        "ConnectionError": requests.ConnectionError,
-        "ValueError": ValueError,
-    }
-
-    def reject(timeout: int) -> None:
-        raise errors[error]("no route\nto host")
-
-    monkeypatch.setenv("WANDB_API_KEY", "key")
-    monkeypatch.setattr(wandb, "Api", reject)
-    with pytest.raises(InvalidSetting, match="^source=wandb: e/p cannot be read: no route$"):
-        read_wandb_results(entity="e", project="p")
-
-
 def test_result_of_wandb_comes_back(no_account, monkeypatch, make_result):
     import wandb
     from pytorch_lightning.loggers import WandbLogger
@@ -256,13 +235,6 @@ def test_shown_point_is_the_same_run(composed, monkeypatch, server):
     assert run.exit_codes == [0, 0, 0]
 
 
-def test_another_point_is_another_run(composed, monkeypatch, server):
-    point = logging_to(composed, monkeypatch, WandbLogging(mode="offline"))
-    run_experiment(point())
-    run_experiment(point("sparsity=0.5"))
-    assert len(server) == 2
-
-
 def test_a_repeated_point_replaces_its_result(composed, monkeypatch, server):
     point = logging_to(composed, monkeypatch, WandbLogging(mode="offline"))
     run_experiment(point())
@@ -298,29 +270,6 @@ def results(make_result):
         ),
         make_result(run_id="d", pattern="n_m", val_sparse=0.96, val_dense=0.98, **untimed),
     ]
-
-
-def test_group_of_the_only_sweep(results, tmp_path, monkeypatch):
-    import wandb
-
-    started = []
-
-    class Run:
-        url, dir = None, "somewhere"
-
-        def log(self, values: dict) -> None: ...
-
-        def finish(self) -> None: ...
-
-    monkeypatch.setattr(wandb, "init", lambda **start: started.append(start) or Run())
-    for name in ("one", "other"):
-        write_result_json(tmp_path / name / "a" / "row.json", results[0])
-    monkeypatch.chdir(tmp_path)
-    for paths in (["one"], ["one", "other"]):
-        assert main([*paths, "out=out", "log=wandb", "project=mine", "entity=us"]) == 0
-    assert [start["group"] for start in started] == ["one", None]
-    assert {(start["project"], start["entity"], start["job_type"]) for start in started} == {("mine", "us", "compare")}
-    assert main(["one", "out=out"]) == 0 and len(started) == 2, "only where it is asked for"
 
 
 def test_comparison_is_no_run(monkeypatch, results):

@@ -76,12 +76,6 @@ def test_recovery_takes_its_own_steps(run, fits, tmp_path, way):
     assert points_lost(row) == pytest.approx(reached)
 
 
-def test_rounds_share_one_curve(run, fits):
-    row = run(*CONTROL, "schedule=iterative", "schedule.rounds=2")
-    _, continued, first, second = fits
-    assert len(first) + len(second) == len(continued) == row.cost.recovery_steps == 6
-
-
 def test_control_of_other_steps(run):
     """Of data that are a single batch, as no key can tell."""
     short = [*CONTROL, "recipe.recovery_epochs=1", "trainer.limit_batches=null", "recipe.batch_size=2000"]
@@ -150,11 +144,6 @@ def test_untrained_run_skips_it(run, tmp_path, caplog, why, way):
         row = run(*CONTROL, *way)
     assert f"control=dense_continued: skipped, {why} trains nothing" in caplog.text
     assert row.choice.control is None and row.quality.dense_continued is None and not stored(tmp_path)
-
-
-def test_an_unknown_control_is_rejected(composed):
-    with pytest.raises(InvalidSetting, match="control=dense: is one of dense_continued, dense_distilled, or null"):
-        run_experiment(composed("control=dense"))
 
 
 DISTILLED = [*(item for item in CONTROL if not item.startswith("control")), "control=dense_distilled"]

@@ -8,7 +8,6 @@ from safetensors.torch import save_file
 
 from sparsefront.errors import InvalidSetting
 from sparsefront.pipeline import run_experiment
-from sparsefront.pruning.masked_weights import MaskedWeights
 from sparsefront.tasks.base import Task
 from sparsefront.tasks.classification import ImageClassification
 from sparsefront.training.lightning_parts import Diverged
@@ -80,18 +79,6 @@ def test_every_way_of_recovering_stops(composed, broken, tmp_path, way):
     broken(0)
     run_experiment(composed(*TRAIN, *way.split()))
     assert stored(tmp_path / "cache", "recover")
-
-
-def test_recovery_without_training_stores_nothing_broken(composed, monkeypatch, tmp_path):
-    def broken(self, masks):
-        next(iter(self._modules.values())).weight.data[0, 0] = float("nan")
-
-    settings = [*TRAIN, "recovery=none", "pattern=n_m"]
-    run_experiment(composed(*settings, "stages=[dense,prune]"))
-    monkeypatch.setattr(MaskedWeights, "set", broken)
-    with pytest.raises(InvalidSetting, match=r"^recovery=none: left blocks\.0\.\S+\.weight with 1 NaN"):
-        run_experiment(composed(*settings))
-    assert not stored(tmp_path / "cache", "recover")
 
 
 @pytest.mark.parametrize(
