@@ -80,9 +80,16 @@ def image_study(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     return ["experiment=front_images", f"dataset.path={data}", "dataset.complete=false", *on_cpu]
 
 
-@pytest.mark.parametrize(("file", "settings"), [("tuning.yaml", "text_study"), ("images.yaml", "image_study")])
-def test_every_line_is_accepted(composed, request, file, settings):
-    study_settings = request.getfixturevalue(settings)
+@pytest.mark.parametrize(
+    ("file", "settings", "more"),
+    [
+        ("tuning.yaml", "text_study", []),
+        ("compositions.yaml", "text_study", ["kernel=auto", "measure.latency=true"]),
+        ("images.yaml", "image_study", []),
+    ],
+)
+def test_every_line_is_accepted(composed, request, file, settings, more):
+    study_settings = [*request.getfixturevalue(settings), *more]
     points = [validate(composed(*study_settings, *line)) for line in read_points(summary.FRONT / file)]
     steps = {(point.recipe.epochs, point.recipe.recovery_epochs, point.recipe.recovery_steps) for point in points}
     assert steps == ({(1, None, 2)} if settings == "text_study" else {(60, 45, None), (15, 45, None)})

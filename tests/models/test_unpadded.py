@@ -166,3 +166,8 @@ def test_bad_lengths_are_errors(net, lengths, message):
     name, layer = next((name, part) for name, part in net.named_modules() if isinstance(part, nn.Linear))
     with pytest.raises(InvalidSetting, match=message):
         sf.swap(net, {name: torch.ones_like(layer.weight, dtype=torch.bool)}, {"input_ids": ids}, lengths=lengths)
+
+
+def test_unpadded_networks_are_not_exported(tmp_path):
+    with pytest.raises(InvalidSetting, match="^net=UnpaddedBertModel: computes no padding, and a file would fix"):
+        sf.to_pt2(unpad(build("Bert")), {"input_ids": torch.full((2, 5), 7)}, tmp_path / "net.pt2")

@@ -133,6 +133,9 @@ REFUSED = {
         "recovery.reselect=true pattern=vector_wise granularity=8": "recovery.reselect=True: pattern vector_wise",
         "recovery.reselect=true pattern=n_m pattern.transposable=true sparsity=0.5": "recovery.reselect=True: pattern n_m",
     },
+    "least_squares": {
+        "recovery.mask_iterations=9 pattern=tile_wise": "recovery.mask_iterations=9: pattern tile_wise",
+    },
     "sparse_swaps": {
         "pattern=tile_wise": "goes with pattern=element_wise, n_m, uniform, not with tile_wise as it is set",
         "pattern=uniform granularity=2": "not with uniform as it is set",

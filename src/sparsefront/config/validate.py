@@ -73,7 +73,7 @@ def validate(config: DictConfig, *, trust: Sequence[str] | None = None) -> Exper
     choices["recipe"] = _recipe_taken(choices)
     parts |= {group: _build(group, config, choices, trust) for group in GROUPS if group not in parts}
     settings, sparsity = {group: plain(config[group]) for group in GROUPS}, float(config.sparsity)
-    settings |= {group: without_later(settings[group]) for group in ("structured", "pattern")}
+    settings |= {group: without_later(settings[group]) for group in ("structured", "pattern", "recovery")}
     structured = parts["structured"]
     if structured.pattern is not None and not parts["pattern"].prunes:  # the same as that pattern alone
         alone = {"structured": Structured(), "pattern": structured.pattern}
