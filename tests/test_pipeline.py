@@ -12,14 +12,12 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-import torch
 
 import sparsefront as sf
 from sparsefront.patterns.base import Pattern
 from sparsefront.patterns.tile_wise import OutputStep
 from sparsefront.pipeline import run_experiment
 from sparsefront.pruning.make_masks import PruningSettings
-from sparsefront.pruning.mask_spec import load_masks
 from sparsefront.results.run_folder import link_checkpoint
 from sparsefront.stages import prune as prune_stage
 
@@ -88,16 +86,6 @@ def artifacts(cache: Path, kind: str) -> list[Path]:
     return [folder for folder in (cache / kind).iterdir() if folder.is_dir()]
 
 
-def test_points_share_the_dense_weights(run, tmp_path):
-    first = run("sparsity=0.5", *ON_CPU)
-    second = run("sparsity=0.75", *ON_CPU)
-    assert len(artifacts(tmp_path / "cache", "dense")) == 1
-    assert not first.cost.dense_reused and second.cost.dense_reused
-    assert first.quality.dense == second.quality.dense
-    run("sparsity=0.75", "seed=1", *ON_CPU)
-    assert len(artifacts(tmp_path / "cache", "dense")) == 2
-
-
 def test_a_finished_run_is_not_repeated(run, tmp_path):
     first = run(*ON_CPU)
     assert run(*ON_CPU) == first
@@ -157,22 +145,6 @@ def test_failed_page_leaves_no_result(full_run, monkeypatch):
     folder = Path(HydraConfig.get().runtime.output_dir)
     assert not (folder / "row.json").exists() and not list(folder.glob("*partial*"))
     assert full_run("sparsity=0.9", *ON_CPU).sparsity.sparsity_target == 0.9
-
-
-def test_same_seed_gives_same_result(composed, tmp_path):
-    from hydra.core.hydra_config import HydraConfig
-
-    from sparsefront.pipeline import run_experiment
-    from sparsefront.results.record import Result
-
-    results = []
-    for cache in ("one", "two"):
-        run_experiment(composed("debug=tiny", f"cache_dir={tmp_path / cache}", *ON_CPU))
-        results.append(Result.from_json((Path(HydraConfig.get().runtime.output_dir) / "row.json").read_text()))
-    assert results[0].quality == results[1].quality
-    assert results[0].sparsity == results[1].sparsity
-    masks = [load_masks(artifacts(tmp_path / cache, "recover")[0] / "masks.safetensors") for cache in ("one", "two")]
-    assert all(torch.equal(masks[0][layer], masks[1][layer]) for layer in masks[0])
 
 
 @pytest.fixture
