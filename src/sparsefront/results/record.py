@@ -438,9 +438,6 @@ ENERGY = ("train_dense_joules", "prune_joules", "recover_joules", "no_joules")
 """Fields that the first records of this schema version lack."""
 
 
-# sha256 of a record, to detect edits.
-
-
 def record_digest(content: Mapping[str, Any]) -> str:
     """sha256 in hexadecimal over all fields of a result except this digest.
 
