@@ -11,8 +11,7 @@ import pytest
 from rich.console import Console
 
 from sparsefront.results.candidates import baseline_quality, points_lost, splits_apart
-from sparsefront.results.comparable import LATENCY, split_comparable
-from sparsefront.results.differences import differences
+from sparsefront.results.comparable import LATENCY, differences, split_comparable
 from sparsefront.results.page.comparison import write_comparison
 from sparsefront.results.plots import write_pareto_png
 from sparsefront.results.store import rank, rank_of_line

@@ -8,12 +8,12 @@ import torch
 from sparsefront_kernels import FORMATS, KernelEntry, Problem, entry
 
 from sparsefront.inference.choice import KernelChoice
+from sparsefront.inference.fusion import fused_product as candidates
 from sparsefront.inference.fusion import product_choice
-from sparsefront.inference.fusion import products as candidates
 from sparsefront.inference.fusion.block_pass import UNCHANGED, fuse_blocks, fuse_dense
 from sparsefront.inference.fusion.fused import FusedBlock
+from sparsefront.inference.fusion.fused_product import FusedCorrectnessCheck
 from sparsefront.inference.fusion.prepared_block import ProductSpec
-from sparsefront.inference.fusion.products import FusedCorrectnessCheck
 from sparsefront.inference.fusion.sites import ProductWeight
 from sparsefront.measure.correctness import output_error
 from sparsefront.patterns.tile_wise import TileWise
