@@ -127,9 +127,6 @@ def rejection(error: ValidationError, values: Mapping[str, Any], hints: Mapping[
     return InvalidSetting(key, values[key], message if description is None else f"{message} ({description})")
 
 
-# Validation of plain values, such as from a configuration file.
-
-
 def validate_values(values: Mapping[str, Any], hints: Mapping[str, Any]) -> dict[str, Any]:
     """Validate plain values and convert them to their types: an int to a float, a list to a tuple.
 
@@ -163,16 +160,6 @@ def validate_arguments(kind: type, values: Mapping[str, Any], *, taker: str | No
         where = f": set {taker}.{key}" if taker else ""
         raise InvalidSetting(key, None, f"is required by {kind.__name__}{where}")
     return validate_values(values, accepted)
-
-
-def validate_against(declared: Mapping[str, Any], values: Mapping[str, Any], *, taker: str) -> dict[str, Any]:
-    """`validate_arguments` for known names and types only; missing arguments are not detected.
-
-    Args:
-        declared: name -> type hint, `Any` if unknown.
-    """
-    require_known(declared, values, taker)
-    return validate_values(values, declared)
 
 
 def require_known(accepted: Iterable[str], values: Mapping[str, Any], taker: str) -> None:

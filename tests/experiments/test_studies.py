@@ -44,14 +44,6 @@ FILES = {"front/squad": "front_squad", "front/searches": "front_squad", "front/l
 FILES |= {"low_precision/networks": "front_squad", "search/minilm": "search_minilm", "sweeps/minilm": "bert_sst2"}
 
 
-@pytest.mark.parametrize("name", FILES)
-def test_points_of_a_file_compose(name):
-    for point in read_points(EXPERIMENTS / f"{name}.yaml"):
-        config = composition(tuple(normalize_arguments([f"experiment={FILES[name]}", *point])))
-        for group in GROUPS:
-            build_settings(group, config[group])
-
-
 @pytest.mark.parametrize(
     ("curve", "sparsity"),
     [

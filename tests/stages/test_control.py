@@ -51,8 +51,6 @@ WAYS = {
     "one shot": [],
     "gradual": ["schedule=gradual"],
     "distill": ["recovery=distill"],
-    "square_head": ["recovery=square_head"],
-    "cast": ["recovery=cast", "pattern=n_m"],
     "sparse_swaps": ["recovery=sparse_swaps", "recovery.along=finetune", "recovery.batches=1"],
     "lr_rewind": ["recovery=lr_rewind", "recipe.recovery_epochs=1"],
     "steps": ["recipe.recovery_epochs=null", "recipe.recovery_steps=3"],
@@ -149,8 +147,6 @@ def test_untrained_run_skips_it(run, tmp_path, caplog, why, way):
 DISTILLED = [*(item for item in CONTROL if not item.startswith("control")), "control=dense_distilled"]
 TAUGHT = {
     "distill": ["recovery=distill"],
-    "square_head": ["recovery=square_head"],
-    "cast": ["recovery=cast", "pattern=n_m"],
 }
 
 

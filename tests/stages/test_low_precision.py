@@ -57,14 +57,6 @@ def test_one_network_in_every_precision(run):
         }
 
 
-@pytest.mark.parametrize(
-    "options", [("pattern=depth", "sparsity=0.5", "model.depth=2"), ("pattern=channel", "pattern.axis=width")]
-)
-def test_smaller_networks_run_too(run, options):
-    row = run(*ON_CPU, *options, "precision=fp8")
-    assert row.speed.precision == "fp8" and row.quality.sparse is not None
-
-
 REFUSED = {
     "no kernels": (
         ["precision=fp8", "kernel=none"],

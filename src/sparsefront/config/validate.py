@@ -418,9 +418,7 @@ def _smaller(net: nn.Module, shrinking: Experiment, prunable: Sequence[str]) -> 
         return net
     hidden_layers = getattr(shrinking.recovery, "hidden_layers", None) or ()
     for tie, removed_count in zip(
-        plan.ties,
-        units_to_prune(plan.ties, plan.pruned_shapes, shrinking.sparsity, pattern.multiple_of),
-        strict=True,
+        plan.ties, units_to_prune(plan.ties, plan.pruned_shapes, shrinking.sparsity, pattern.multiple_of), strict=True
     ):
         if removed_count:
             for name in hidden_layers:

@@ -471,9 +471,6 @@ def _is_layer_output(node: fx.Node, source: _Component) -> bool:
     )
 
 
-# How many units to prune.
-
-
 def explain_untied(ties: Iterable[Tie], layers: Iterable[str]) -> dict[str, str]:
     """The layers without a tie -> why they stay dense."""
     tied = {layer for tie in ties for layer in tie.layers}
@@ -537,9 +534,6 @@ def _layer_sparsities(ties: Sequence[Tie], shapes: Shapes, gone: Sequence[int]) 
 def _sparsity(ties: Sequence[Tie], shapes: Shapes, gone: Sequence[int]) -> float:
     own = _layer_sparsities(ties, shapes, gone)
     return sum(share * math.prod(shapes[layer]) for layer, share in own.items()) / sum(map(math.prod, shapes.values()))
-
-
-# Which units to prune.
 
 
 def mask_tied(

@@ -23,8 +23,6 @@ from sparsefront.schedule.base import Schedule
 from sparsefront.schedule.one_shot import OneShot
 from sparsefront.tasks.base import Batch, Task
 
-# The settings of a pruning.
-
 
 @dataclass(frozen=True)
 class PruningSettings:
@@ -248,9 +246,6 @@ def _require_divisible(importance: Mapping[str, Tensor], pattern: Pattern, spars
             require_divisible(pattern, tuple(values.shape), sparsity)
         except ValueError as error:
             raise ValueError(f"layer {layer}: {error}") from None
-
-
-# Masks from a network's current weights.
 
 
 @dataclass(frozen=True, eq=False)

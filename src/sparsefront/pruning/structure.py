@@ -120,9 +120,6 @@ def _is_removal(content: Any) -> bool:
     )
 
 
-# Units that were zeroed and are still in the network.
-
-
 def record_zeros(net: nn.Module, masks: Mapping[str, Tensor]) -> None:
     """Remember how many weights of each layer were pruned with whole units."""
     net.__dict__[ZEROED] = {name: int((~mask).sum()) for name, mask in masks.items()}
@@ -143,9 +140,6 @@ def require_no_zeros(net: nn.Module, layers: Iterable[str]) -> None:
                 f"still has the units that were pruned of {name}: call sf.narrow(net, masks) before the next sf.prune"
             )
             raise InvalidSetting("net", type(net).__name__, allowed)
-
-
-# Removal of units.
 
 
 @torch.no_grad()

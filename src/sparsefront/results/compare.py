@@ -47,8 +47,6 @@ from sparsefront.results.store import (
 from sparsefront.results.study_blocks import split_off_invalid
 from sparsefront.results.tables import print_group
 
-# A comparison as a W&B run: its points, fronts, all of its results, and the page.
-
 
 def wandb_of(request: Request) -> WandbLogging | None:
     """The W&B settings of the comparison; None if it is not logged there.

@@ -280,8 +280,6 @@ def _wandb_run(logger: "Logger") -> Any:
     return logger.experiment if isinstance(logger, WandbLogger) else None
 
 
-# Results read back from W&B.
-
 TIMEOUT_S = 30
 PANELS = "wandb_workspaces"  # package that writes workspaces
 
