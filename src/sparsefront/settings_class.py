@@ -120,6 +120,7 @@ def rejection(error: ValidationError, values: Mapping[str, Any], hints: Mapping[
     if isinstance(cause, ValueError):
         return InvalidSetting(key, first["input"], str(cause))
     of_key = [re.sub(r"^\w+ should", "must", other["msg"]) for other in errors if other["loc"][0] == place]
+    of_key = [message.replace("valid array", "valid list") for message in of_key]
     message = " or ".join(dict.fromkeys(of_key)).replace(" or must be", " or")  # one for each type of a union
     notes = (note.description for note in get_args(hints[key])[1:] if isinstance(note, FieldInfo))
     description = next(filter(None, notes), None)

@@ -48,20 +48,6 @@ def test_nothing_begins_too_late(clock):
     assert SearchTime(math.inf).limit() == "without a limit"
 
 
-def test_shortest_one_predicts_the_next(clock):
-    """The first of a kind may be slow once per process or machine."""
-    with searching(SearchTime(60.0)):
-        with time_work("layer"):
-            clock(20.0)
-            with time_work("block"):
-                clock(25.0)
-        assert too_late("second", "layer").startswith("not tried: about 20 s are needed, 15 s")
-        for seconds, late in ((4.0, False), (8.0, True)):
-            with time_work("layer"):
-                clock(seconds)
-            assert (too_late("next", "layer") is not None) == late
-
-
 def test_builds_are_no_search(clock, monkeypatch, tmp_path):
     def build(name):
         clock(100.0)

@@ -110,14 +110,6 @@ def test_held_out_part_picks_the_front(make_result):
     assert len(split_comparable([lucky, make_result(**full)])) == 2, "one was trained on more"
 
 
-def test_seen_held_out_part_leaves_choices(make_result):
-    picked = make_result(**RECORDED, val_sparse=0.95, val_dense=0.94)
-    seen = make_result(**RECORDED, val_sparse=0.99, val_dense=0.94, val_seen=True)
-    groups = {group.offers_no_choice: group for group in split_comparable([picked, seen])}
-    assert groups[False].results == (picked,) and groups[False].front() != []
-    assert groups[True].front() == [] and any("(val_seen): none of them" in note for note in groups[True].notes)
-
-
 def test_uncommitted_code_is_told(make_result):
     results = [make_result(commit="a" * 40 + end, seed=seed) for seed, end in enumerate(("", "-dirty"))]
     (group,) = split_comparable(results)
