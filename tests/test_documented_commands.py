@@ -7,7 +7,6 @@ import importlib.metadata
 import os
 import re
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 
@@ -170,11 +169,11 @@ STORES = {  # of several machines: see tests/results/test_store.py
 OWN_OPTIONS = "python run.py --config-dir DIR pattern=my_pattern"
 
 
-def test_options_of_an_own_folder(tmp_path):
+def test_options_of_an_own_folder(tmp_path, programs):
     (tmp_path / "pattern").mkdir()
     (tmp_path / "pattern" / "my_pattern.yaml").write_text("_target_: sparsefront.patterns.element_wise.ElementWise\n")
     command = in_python(OWN_OPTIONS.replace("DIR", str(tmp_path))) + ["--cfg", "job"]
-    done = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True)
+    done = programs.run(command[1:], cwd=tmp_path, env=environment())
     assert done.returncode == 0 and "ElementWise" in done.stdout, done.stderr
 
 

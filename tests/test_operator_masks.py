@@ -2,14 +2,12 @@
 
 import pytest
 import torch
-from safetensors.torch import save_file
 from sparsefront_kernels import FORMATS
 from sparsefront_kernels.bench.families import family_masks
 from sparsefront_kernels.bench.masks import Masks
 from sparsefront_kernels.gathered.format import GatheredFormat
 
 from sparsefront.errors import InvalidSetting
-from sparsefront.patterns.tile_wise import TileWise
 from sparsefront.pruning.operator_masks import pattern_masks
 
 CPU = torch.device("cpu")
@@ -33,23 +31,6 @@ def test_every_granularity_is_stored(pattern, granularity, sparsity):
     kept = int(drawn.mask.sum())
     assert abs(kept - (1 - sparsity) * 512 * 384) <= source.of.rounding_unit((512, 384))
     assert weight.values.numel() == kept, "the density of what is stored is that of the mask"
-
-
-def test_weights_of_a_checkpoint(tmp_path):
-    path = tmp_path / "model.safetensors"
-    weights = {name: torch.randn(128, 96) for name in ("b.weight", "a.weight")}
-    save_file(weights | {"a.bias": torch.randn(128), "conv.weight": torch.randn(64, 8, 3, 3)}, path)
-    first = pattern_masks(64, checkpoint=str(path))
-    assert torch.equal(first.draw(128, 96, 0.5, CPU).weight, weights["a.weight"])
-    assert first.draw(64, 72, 0.5, CPU).weight.shape == (64, 72), "a convolution as a matrix"
-    named = pattern_masks(64, checkpoint=str(path), layer="b.weight")
-    drawn = named.draw(128, 96, 0.5, CPU)
-    assert torch.equal(drawn.weight, weights["b.weight"])
-    assert torch.equal(drawn.mask, TileWise(64).mask(weights["b.weight"].abs(), 0.5))
-    assert "weights=checkpoint checkpoint=model.safetensors layer=b.weight" in named.settings
-    assert str(tmp_path) not in named.settings
-    with pytest.raises(InvalidSetting, match="no weight of 7 inputs and 9 outputs .KxN.; there are 72x64, 96x128"):
-        first.draw(9, 7, 0.5, CPU)
 
 
 @pytest.mark.parametrize(

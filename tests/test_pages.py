@@ -18,7 +18,7 @@ PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md"]
 PAGES += [*sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "kernels").rglob("*.md"))]
 EXPERIMENTS = sorted((ROOT / "experiments").rglob("*.md"))
 MOST_WORDS, MOST_WORDS_OF_DECISIONS = 20_000, 2_400
-NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
+NAMES = [str(page.relative_to(ROOT)) for page in [*PAGES, *EXPERIMENTS]]
 HASH = re.compile(r"\b(?=\w*\d)(?=\w*[a-f])[0-9a-f]{7,40}\b")
 
 
@@ -44,13 +44,13 @@ def test_all_prose_can_be_read():
     assert words[ROOT / "docs" / "decisions.md"] <= MOST_WORDS_OF_DECISIONS
 
 
-@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+@pytest.mark.parametrize("page", [*PAGES, *EXPERIMENTS], ids=NAMES)
 def test_prose_names_no_commit(page: Path):
     """Commits are columns of the CSV files: a reader of a page cannot use them."""
     assert HASH.findall(prose(page)) == []
 
 
-@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+@pytest.mark.parametrize("page", [*PAGES, *EXPERIMENTS], ids=NAMES)
 def test_links_lead_to_files(page: Path):
     targets = [target for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()) if "://" not in target]
     missing = []

@@ -6,22 +6,26 @@ A run's folder leads to its export, also after the project was moved, and where 
 import errno
 import os
 import shutil
+import sys
+import traceback
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
-import torch
 
-from sparsefront.errors import InvalidSetting
-from sparsefront.pruning.mask_spec import load_masks
+import sparsefront as sf
+from sparsefront.patterns.base import Pattern
+from sparsefront.patterns.tile_wise import OutputStep
+from sparsefront.pipeline import run_experiment
+from sparsefront.pruning.make_masks import PruningSettings
 from sparsefront.results.run_folder import link_checkpoint
+from sparsefront.stages import prune as prune_stage
 
 ON_CPU = ["trainer=cpu", "measure.device=cpu", "model.depth=1"]
 PATTERNS = {
     "tile_wise": ["granularity=64"],
-    "vector_wise": ["granularity=32"],
     "block_wise": ["granularity=4x64"],
     "n_m": ["sparsity=0.5"],
-    "element_wise": [],
 }
 
 
@@ -82,16 +86,6 @@ def artifacts(cache: Path, kind: str) -> list[Path]:
     return [folder for folder in (cache / kind).iterdir() if folder.is_dir()]
 
 
-def test_points_share_the_dense_weights(run, tmp_path):
-    first = run("sparsity=0.5", *ON_CPU)
-    second = run("sparsity=0.75", *ON_CPU)
-    assert len(artifacts(tmp_path / "cache", "dense")) == 1
-    assert not first.cost.dense_reused and second.cost.dense_reused
-    assert first.quality.dense == second.quality.dense
-    run("sparsity=0.75", "seed=1", *ON_CPU)
-    assert len(artifacts(tmp_path / "cache", "dense")) == 2
-
-
 def test_a_finished_run_is_not_repeated(run, tmp_path):
     first = run(*ON_CPU)
     assert run(*ON_CPU) == first
@@ -100,11 +94,6 @@ def test_a_finished_run_is_not_repeated(run, tmp_path):
     assert again.quality == first.quality
     lines = (tmp_path / "results" / "rows.csv").read_text().splitlines()
     assert sum(first.identity.run_id in line for line in lines) == 1
-
-
-def test_omitted_stage_must_be_finished(run, composed):
-    with pytest.raises(InvalidSetting, match="stages=.*dense was never finished"):
-        run("stages=[swap,measure,report]", *ON_CPU)
 
 
 def test_run_leads_to_its_export(run, composed, tmp_path, capsys):
@@ -158,30 +147,6 @@ def test_failed_page_leaves_no_result(full_run, monkeypatch):
     assert full_run("sparsity=0.9", *ON_CPU).sparsity.sparsity_target == 0.9
 
 
-def test_same_seed_gives_same_result(composed, tmp_path):
-    from hydra.core.hydra_config import HydraConfig
-
-    from sparsefront.pipeline import run_experiment
-    from sparsefront.results.record import Result
-
-    results = []
-    for cache in ("one", "two"):
-        run_experiment(composed("debug=tiny", f"cache_dir={tmp_path / cache}", *ON_CPU))
-        results.append(Result.from_json((Path(HydraConfig.get().runtime.output_dir) / "row.json").read_text()))
-    assert results[0].quality == results[1].quality
-    assert results[0].sparsity == results[1].sparsity
-    masks = [load_masks(artifacts(tmp_path / cache, "recover")[0] / "masks.safetensors") for cache in ("one", "two")]
-    assert all(torch.equal(masks[0][layer], masks[1][layer]) for layer in masks[0])
-
-
-def test_optimize_names_what_a_sweeper_gets(composed):
-    from sparsefront.pipeline import run_experiment
-
-    single = run_experiment(composed("debug=tiny", *ON_CPU))
-    both = run_experiment(composed("debug=tiny", "optimize=[val_sparse,latency_sparse_ms]", *ON_CPU))
-    assert isinstance(single, float) and len(both) == 2 and both[0] == single and both[1] > 0
-
-
 @pytest.fixture
 def project(tmp_path, monkeypatch):
     """A working directory with an export and the folder of a run."""
@@ -203,3 +168,39 @@ def test_removed_export_is_not_linked(project):
     told = link_checkpoint(Path(".cache/export/gone"), project / "results")
     assert told.startswith("not stored any more (.cache/export/gone)")
     assert not list((project / "results").glob("checkpoint*"))
+
+
+def test_pattern_reaches_masks_by_few_modules(composed, monkeypatch):
+    """`pattern`, from `run.py` to the mask: modules on the way, and all that `sf.prune` passes it to before the first mask."""
+    path: list[str] = []
+    passed: set[str] = set()
+
+    def name_of(frame) -> str:
+        return frame.f_globals.get("__name__", "")
+
+    def watch(frame, event, argument):
+        if event == "call" and not path and name_of(frame).startswith("sparsefront."):
+            names = frame.f_code.co_varnames[: frame.f_code.co_argcount + frame.f_code.co_kwonlyargcount]
+            if any(isinstance(frame.f_locals.get(name), Pattern | PruningSettings) for name in names):
+                passed.add(name_of(frame))
+
+    def to_mask(*given, make=OutputStep.to_mask):
+        if not path:
+            path.extend(module for frame, _ in traceback.walk_stack(None) if (module := name_of(frame)))
+        return make(*given)
+
+    def prune(*given, **more):
+        sys.setprofile(watch)
+        try:
+            return sf.prune(*given, **more)
+        finally:
+            sys.setprofile(None)
+
+    monkeypatch.setattr(OutputStep, "to_mask", to_mask)
+    monkeypatch.setattr(prune_stage, "prune", prune)
+    run_experiment(composed("debug=tiny", "granularity=64", "stages=[dense,prune]", *ON_CPU))
+    way = [module for module in path[: path.index("sparsefront.pipeline") + 1] if module.startswith("sparsefront.")]
+    way = ["run", "sparsefront.__main__", *reversed(way)]
+    climbs = sum(module != below for below, module in pairwise(way))
+    assert len(set(way)) <= 12 and climbs <= 8, way
+    assert len(passed) <= 12, sorted(passed)

@@ -12,7 +12,7 @@ from quick_settings import QUICK
 from sparsefront import points
 from sparsefront.config.arguments import normalize_arguments
 from sparsefront.errors import InvalidSetting
-from sparsefront.points import Point, SweepSettings, _Processes, identity, read_points, sweep_settings
+from sparsefront.points import Point, SweepSettings, _Processes, read_points, sweep_settings
 
 ROOT = Path(__file__).resolve().parents[1]
 TINY = ["debug=tiny", "logger=none", "trainer=cpu", "measure.device=cpu", "model.dim=64", "model.depth=1", *QUICK]
@@ -91,12 +91,6 @@ def test_points_share_gpus_evenly(stand_in):
         devices = [devices for _, devices in running.points.values()]
     assert taken == [True, True, True, False, False] and devices == [["0"], ["1", "0"], ["1"]]
     assert not running.points
-
-
-def test_identity_ignores_paths_and_output():
-    recorded = ["pattern=n_m", "sparsity=0.5", "model.path=mpnet"]
-    asked = ["sparsity=0.75", "model.path=/data/mpnet", "results_dir=x", "+pattern=n_m", "sparsity=0.5"]
-    assert identity(recorded) == identity(asked) != identity([*asked, "seed=1"])
 
 
 @pytest.mark.parametrize(

@@ -47,13 +47,6 @@ def test_repository_around_the_package(monkeypatch, tmp_path):
     assert provenance.code_commit().endswith("-dirty"), "a checkout that holds it, changed"
 
 
-def test_commit_of_the_process(monkeypatch):
-    monkeypatch.setenv("SPARSEFRONT_COMMIT", "a" * 40)
-    provenance.code_commit()
-    monkeypatch.setenv("SPARSEFRONT_COMMIT", "b" * 40)
-    assert provenance.provenance(CPU).commit == "a" * 40
-
-
 def test_provenance_without_git(monkeypatch):
     monkeypatch.delenv("SPARSEFRONT_COMMIT", raising=False)
 

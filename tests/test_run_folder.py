@@ -86,19 +86,6 @@ def test_discarded_run_stays_away(tmp_path, monkeypatch):
     assert not (tmp_path / "results").exists()
 
 
-def test_silent_run_elsewhere_is_closed(tmp_path, monkeypatch):
-    folder = begin(tmp_path / "run", "dense: training")
-    monkeypatch.setattr(lease, "host", lambda: "elsewhere_0")
-    with mark_in_use(folder):
-        monkeypatch.undo()
-        close_killed_runs(tmp_path)
-        assert not (folder / "failure.json").exists()
-        (file,) = folder.glob(".running/*")
-        os.utime(file, (0, 0))
-        close_killed_runs(tmp_path)
-        assert json.loads((folder / "failure.json").read_text())["error"] == "Killed"
-
-
 def sleep(folder: Path, seconds: float) -> None:
     """As if the last sign of life of the run in a folder was so long ago."""
     (file,) = folder.glob(".running/*")

@@ -78,17 +78,6 @@ def test_it_stays_a_frozen_dataclass():
         made.count = 5
 
 
-def test_plain_dataclass_derives_from_one():
-    @dataclasses.dataclass(frozen=True)
-    class Own(Sample):
-        width: int = 3
-
-    assert Own(2, width=7) == Own(count=2, width=7)
-    assert list(inspect.signature(Own).parameters)[-1] == "width"
-    with pytest.raises(InvalidSetting, match="^rest=5: at most count=2"):
-        Own(2, rest=5)
-
-
 def test_classes_of_keywords():
     @settings_class(kw_only=True)
     class Base:

@@ -164,23 +164,3 @@ main()
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert re.search(r"\nsf.recover: Python package pytorch-lightning: .* pip install .*run", done.stdout)
     assert re.fullmatch(r"Python package hydra-core: is not installed: pip install .*\n", done.stderr), done.stderr
-
-
-def test_slip_is_answered_without_torch(tmp_path):
-    program = (
-        "import sys; from sparsefront.__main__ import run\n"
-        "try: run(['sparsity=75'])\n"
-        "except SystemExit as error: print(error.code, {'torch', 'pandas', 'transformers'} & sys.modules.keys())"
-    )
-    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True)
-    assert done.stdout == "sparsity=75.0: must be less than 1 (the fraction of zeros) set()\n"
-
-
-def test_the_shell_completes_options(tmp_path):
-    call = [sys.executable, str(ROOT / "run.py"), "-sc"]
-    installed = subprocess.run([*call, "install=bash"], cwd=tmp_path, capture_output=True, text=True)
-    assert "complete" in installed.stdout and installed.returncode == 0
-    line = "python run.py pattern=ti"
-    environment = {**os.environ, "COMP_LINE": line, "COMP_POINT": str(len(line))}
-    found = subprocess.run([*call, "query=bash"], cwd=tmp_path, env=environment, capture_output=True, text=True)
-    assert found.stdout.split() == ["pattern=tile_2_4", "pattern=tile_wise"]

@@ -1,5 +1,6 @@
 """Processes end with a parent that is killed; garbage collection."""
 
+import atexit
 import gc
 import os
 import signal
@@ -11,29 +12,6 @@ import pytest
 from waiting import wait_until
 
 from sparsefront.processes import freeze_imports
-
-PROGRAM = """
-import os
-import sys
-import time
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
-from pathlib import Path
-
-from sparsefront.processes import end_with_parent
-
-
-def note_and_sleep(folder, number):
-    (folder / f"begun.{number}").write_text(str(os.getpid()))
-    (folder / f"begun.{number}").rename(folder / f"pid-{number}")
-    time.sleep(600)
-
-
-if __name__ == "__main__":
-    with ProcessPoolExecutor(2, mp_context=get_context("spawn"), initializer=end_with_parent) as pool:
-        for future in [pool.submit(note_and_sleep, Path(sys.argv[1]), number) for number in range(2)]:
-            future.result()
-"""
 
 
 def _wait_for(find, count: int) -> list:
@@ -76,10 +54,9 @@ if __name__ == "__main__":
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals of POSIX systems")
-@pytest.mark.parametrize("program", [PROGRAM, JOBLIB], ids=["a pool", "joblib"])
-def test_a_killed_program_leaves_no_process(tmp_path, program):
+def test_a_killed_program_leaves_no_process(tmp_path):
     script = tmp_path / "study.py"
-    script.write_text(program)
+    script.write_text(JOBLIB)
     conf = Path(__file__).resolve().parents[1] / "conf"
     with subprocess.Popen([sys.executable, script, tmp_path, conf]) as started:
         noted = _wait_for(lambda: sorted(tmp_path.glob("pid-*")), 2)
@@ -93,9 +70,11 @@ def test_a_killed_program_leaves_no_process(tmp_path, program):
 
 
 def test_imports_are_frozen_once(monkeypatch):
-    calls = []
+    """And thawed for the last collection: libraries print pages of leaks otherwise."""
+    calls, at_exit = [], []
     monkeypatch.setattr(gc, "freeze", lambda: calls.append(1))
+    monkeypatch.setattr(atexit, "register", at_exit.append)
     freeze_imports.cache_clear()
     freeze_imports()
     freeze_imports()
-    assert calls == [1]
+    assert calls == [1] and at_exit == [gc.unfreeze]

@@ -199,7 +199,7 @@ def storing_products(net: nn.Module, kernels: Mapping[SparseLayer, str]) -> Iter
                 layer._non_persistent_buffers_set.discard(f"stored_{name}")
 
 
-OTHER_OPS = ("norm.layer_norm", "norm.rows", "recurrent")  # modules whose ops a program may call next to products
+OTHER_OPS = ("attention", "norm.layer_norm", "norm.rows", "recurrent")  # modules whose ops a program may call next to products
 RECORD = "sparsefront.json"  # in a file of `sf.to_pt2`: what it states of itself
 
 
@@ -223,8 +223,8 @@ def load_pt2(path: Path | str) -> Callable[..., Any]:
     record = json.loads(stated.get(RECORD, "{}")) if compiled else stated
     if not record:
         raise ValueError(f"{path}: not written by sf.to_pt2")
-    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
-    device = "cpu" if record["device"] == "cpu" else gpu
+    gpus = [torch.cuda.get_device_name(device) for device in range(torch.cuda.device_count())]
+    device = record["device"] if record["device"] in ("cpu", *gpus) else ", ".join(gpus) or "no GPU"
     if (record["device"], record["torch"]) != (device, torch.__version__):
         made, here = f"{record['device']} with torch {record['torch']}", f"{device} with torch {torch.__version__}"
         raise ValueError(f"{path}: made on {made}, and here is {here}: write it again here with sf.to_pt2")

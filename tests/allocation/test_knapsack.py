@@ -56,10 +56,6 @@ def test_few_bins_keep_the_budget(items, budget, bins):
     assert bound is None or loss <= bound
 
 
-def test_ties_go_to_the_first():
-    assert choose_within([[3, 3], [2, 2, 2]], [[1.0, 1.0], [0.0, 0.0, 0.0]], 9, bins=10) == [0, 0]
-
-
 STATES = ("rows", "columns")
 way = st.tuples(st.sampled_from(STATES), st.integers(0, 20), st.integers(-4, 40).map(lambda quarter: quarter / 4))
 pairs = st.tuples(st.sampled_from(STATES), st.sampled_from(STATES))

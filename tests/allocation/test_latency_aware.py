@@ -137,12 +137,6 @@ def test_layer_that_the_table_lacks(table_of):
     allocation.check_layers(ElementWise(), {"fc1": (32, 64)}, 0.9)  # one that is not pruned may be in it
 
 
-@pytest.mark.parametrize("speedup", [1.0, 0.5, -1.0, float("nan"), float("inf")])
-def test_speedups_that_are_none(speedup):
-    with pytest.raises(InvalidSetting, match="^speedup="):
-        LatencyAware(speedup=speedup)
-
-
 def test_layers_on_the_way(table_of):
     allocation, scores = LatencyAware(table_of(TIMES), 1.7), importance()
     final = make_masks(scores, ElementWise(), allocation, 0.9)

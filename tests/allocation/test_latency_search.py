@@ -146,18 +146,6 @@ def test_latency_that_dense_keeps():
     assert line.startswith("the dense network takes 0.100 ms, within the 0.100 asked for: nothing is pruned")
 
 
-@pytest.mark.parametrize("settings", [{"latency_ms": 0.0}, {"speedup": 1.0}, {"speedup": float("nan")}, {"bins": 0}])
-def test_settings_that_are_none(settings):
-    with pytest.raises(InvalidSetting, match=f"^{next(iter(settings))}="):
-        LatencySearch(**settings)
-
-
-def test_levels_up_to_the_ceiling(table_of):
-    table = read_table(table_of({"a": {0.75: 3.5, 0: 10.0, 0.9375: 2.0, 0.5: 6.0}}))
-    assert list(table.levels("a", 0.75).items()) == [(0.0, 10.0), (0.5, 6.0), (0.75, 3.5)]
-    assert list(table.levels("a", 0.4)) == [0.0]
-
-
 def test_missing_table():
     with pytest.raises(InvalidSetting, match=r"table=None.*run\.py -m sparsity=.*allocation=per_layer.*latency_table"):
         read_table(None)

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors import safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from sparsefront.artifacts import durable
-from sparsefront.artifacts.durable import below, below_with_links, link_or_copy, require_readable, save_tensors
+from sparsefront.artifacts.durable import below_with_links, link_or_copy, require_readable, save_tensors
 from sparsefront.errors import Obstacle
 
 
@@ -35,14 +35,6 @@ def test_tensors_follow_the_umask(tmp_path, umask, mask):
     assert torch.equal(load_file(file)["weight"], torch.ones(3))
     with safe_open(file, framework="pt") as stored:
         assert stored.metadata() == {"format": "pt"}
-
-
-def test_tensors_replace_a_file(tmp_path, umask):
-    old, other = tmp_path / "old", tmp_path / "other"
-    save_file({"weight": torch.zeros(1)}, old)  # of an earlier version, its owner's alone
-    os.link(old, other)
-    save_tensors(old, {"weight": torch.ones(1)})
-    assert load_file(other)["weight"] == 0 and load_file(old)["weight"] == 1 and old.stat().st_mode & 0o777 == 0o644
 
 
 def test_closed_parent_folder_is_named(tmp_path, monkeypatch):
@@ -73,15 +65,6 @@ def test_second_name_replaces_the_first(tmp_path, monkeypatch, links):
 
 def no_links(*_: object) -> None:
     raise OSError("no hard links here")
-
-
-def test_files_and_folders_of_a_name(tmp_path):
-    (tmp_path / "a" / ".b.leases").mkdir(parents=True)
-    for file in ("row.json", "a/row.json", "a/.b.leases/row.json", "a/rows.csv"):
-        (tmp_path / file).touch()
-    for pattern in ("row.json", ".*.leases", "*.csv", "nothing"):
-        assert sorted(below(tmp_path, pattern)) == sorted(tmp_path.rglob(pattern))
-    assert not list(below(tmp_path / "no such folder", "*"))
 
 
 def test_linked_folders_are_read_once(tmp_path):

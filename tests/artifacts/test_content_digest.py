@@ -96,11 +96,6 @@ def test_a_broken_memo_is_begun_anew(tmp_path: Path, content: str):
     assert made(file, "a") == []
 
 
-def test_unwritable_memo_is_no_failure(tmp_path: Path):
-    (tmp_path / "data").touch()
-    assert made(tmp_path / "data" / "memo.json", "a") == ["a"]
-
-
 def test_digests_ignore_order_and_nothing_else():
     assert digest({"a": 1, "b": [1, 2]}) == digest({"b": [1, 2], "a": 1})
     assert len({digest({"a": value}) for value in (1, 1.5, [1, 2], [2, 1])}) == 4

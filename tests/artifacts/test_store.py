@@ -226,13 +226,6 @@ def test_damaged_stage_is_made_again(tmp_path, caplog, file, damage, message):
     assert make(tmp_path, reuse=True).reused
 
 
-def test_file_in_place_of_a_stage(tmp_path):
-    folder = make(tmp_path, "first").path
-    shutil.rmtree(folder)
-    folder.write_text("somebody's")
-    assert text(make(tmp_path, "second", reuse=True)) == "second"
-
-
 def test_leftovers_of_killed_runs(tmp_path, other):
     maker = other("make")
     working = list(tmp_path.glob("dense/*.partial-*"))

@@ -23,12 +23,3 @@ def test_run_is_removed_and_made_again(run, tmp_path, caplog, capsys):
     again = run("sparsity=0.5", "pattern=n_m", *ON_CPU)
     assert again.quality == first.quality and again.cost.dense_reused
     assert all(path.is_dir() for path in exports.values())
-
-
-def test_control_is_used_as_measured(run, tmp_path, capsys):
-    """Its evaluation is made from nothing else that the result was made from."""
-    row = run("sparsity=0.5", "pattern=n_m", "recovery.epochs=1", "control=dense_continued", "kernel=none", *ON_CPU)
-    assert row.quality.dense_continued is not None
-    assert len(list((tmp_path / "cache" / "dense_quality").glob("*/"))) == 2
-    assert main(["remove", "--unused", "--cache-dir", str(tmp_path / "cache")]) == 0
-    assert "nothing in the cache meets" in capsys.readouterr().out

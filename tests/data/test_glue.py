@@ -68,14 +68,6 @@ def test_unusable_file_is_named(tiny: Any, opened: Any, part: str, split: str, c
     assert "\n" not in str(rejected.value)
 
 
-def test_broken_rows_of_qqp(tiny: Any) -> None:
-    file = tiny("glue", task="qqp").files()["train"]
-    whole = read_tsv(file, GLUE_TASKS["qqp"])
-    with file.open("a") as lines:
-        lines.write("41\t1\t2\tthe second question is\n missing\n")
-    assert read_tsv(file, GLUE_TASKS["qqp"]) == whole
-
-
 def test_another_tasks_files(tiny: Any) -> None:
     mrpc = f"{tiny('glue', task='mrpc').path}/MRPC"
     with pytest.raises(InvalidSetting, match="no column sentence, label: not the original GLUE layout of SST-2"):
@@ -129,16 +121,3 @@ def test_hub_out_of_reach(monkeypatch: pytest.MonkeyPatch, opened: Any, tmp_path
     ):
         opened(Glue()).setup()
     assert not list((tmp_path / "cache").rglob("*.jsonl"))
-
-
-def test_hub_that_rejects(monkeypatch: pytest.MonkeyPatch, opened: Any) -> None:
-    import datasets
-
-    Hub(monkeypatch, [])
-
-    def reject(*_: object, **__: object) -> None:
-        raise RuntimeError("no such revision\nand a long trace")
-
-    monkeypatch.setattr(datasets, "load_dataset", reject)
-    with pytest.raises(InvalidSetting, match="could not be loaded from the hub .no such revision.; set dataset.path"):
-        opened(Glue()).setup()

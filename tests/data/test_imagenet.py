@@ -19,13 +19,6 @@ from sparsefront.errors import InvalidSetting
 from sparsefront.tasks.classification import ImageClassification
 
 
-def test_classes_are_the_sorted_folders(tiny, opened) -> None:
-    settings = tiny("imagenet")
-    assert settings.info.num_classes == 2
-    labels = {Path(path).parent.name: label for path, label in opened(settings).part("train").files}
-    assert labels == {"cat": 0, "dog": 1}
-
-
 def test_layout_is_checked(tiny, tmp_path: Path) -> None:
     settings = tiny("imagenet")
     root = Path(settings.path)

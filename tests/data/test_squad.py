@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from sparsefront.data import download
-from sparsefront.data.squad import Answer, Question, Squad, largest_stride, question_limit, question_windows, read_squad
+from sparsefront.data.squad import Answer, Question, Squad, question_windows, read_squad
 from sparsefront.data.text import EncodedText
 from sparsefront.errors import InvalidSetting
 
@@ -100,15 +100,6 @@ def test_worked_example(tokenizer: Any) -> None:
     assert rows(text, "token_type_ids")[1].tolist() == [0] * 4 + [1] * 7
 
 
-def test_long_question_is_cut(tokenizer: Any) -> None:
-    asked = Question("q", "a " * 500, "b c d", (Answer("c", 2),))
-    for max_length in (32, 64, 384):
-        stride = largest_stride(max_length)
-        text = windows([asked], tokenizer, training=True, max_length=max_length, stride=stride)
-        assert len(text) == 1 and len(text.tokens["input_ids"]) == question_limit(max_length) + 3 + 3
-        assert text.columns["start_positions"].tolist() == [question_limit(max_length) + 3]
-
-
 def test_folders_that_leave_a_doubt(tiny: Any) -> None:
     settings = tiny("squad")
     (Path(settings.path) / "train-more.json").write_text("{}")
@@ -117,12 +108,3 @@ def test_folders_that_leave_a_doubt(tiny: Any) -> None:
     (Path(settings.path) / "dev-v1.1.json").unlink()
     with pytest.raises(InvalidSetting, match="holds 0 files dev"):
         Squad(path=settings.path, train_file=f"{settings.path}/train-v1.1.json").check()
-
-
-@pytest.mark.parametrize("part", ["train", "dev"])
-def test_a_file_without_questions(tiny: Any, opened: Any, part: str) -> None:
-    settings = tiny("squad")
-    file = settings.files()[part]
-    file.write_text(json.dumps({"data": []}))
-    with pytest.raises(InvalidSetting, match=f"^dataset.path={file}: has no question"):
-        opened(settings).setup()

@@ -128,16 +128,6 @@ def test_settings_that_cannot_work(settings: dict[str, Any], said: str, folder: 
         Multi30k(**{"path": str(folder)} | settings).check()
 
 
-def test_files_without_one_of_two_languages(folder: Path) -> None:
-    (folder / "val.de").unlink()
-    with pytest.raises(InvalidSetting, match="target=de: .* has no val file of this language; there are en"):
-        Multi30k(path=str(folder)).check()
-    for file in folder.glob("test.*"):
-        file.unlink()
-    with pytest.raises(InvalidSetting, match="path=.*: has no test.en or test_2016_flickr.en or"):
-        Multi30k(path=str(folder)).check()
-
-
 @pytest.mark.parametrize("nested", [True, False])
 def test_pairs_of_the_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, nested: bool) -> None:
     """One column for each language, or one that holds both."""

@@ -1,7 +1,6 @@
 """The threads that are run again: every case is right at small widths, a wrong result is not timed, and the page has verdicts."""
 
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -27,14 +26,6 @@ def call(modules, monkeypatch):
 
 def case_of(modules, thread: str):
     return next(case for case in modules["cases"].CASES if thread in case.thread)
-
-
-def test_eight_threads_and_their_chains(modules):
-    cases = modules["cases"].CASES
-    assert len({case.thread.split(",")[0] for case in cases}) == 8
-    for case in cases:
-        for chain in (case.layers, case.scaled(16).layers):
-            assert all(before[1] == after[0] for before, after in zip(chain, chain[1:])), case.thread
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="here it would time")
@@ -86,26 +77,6 @@ def test_verdict_needs_an_interval(modules, monkeypatch, interval, verdict):
     monkeypatch.setattr(rerun.sf, "benchmark", lambda *nets, **settings: Compared)
     lines = list(rerun.verdicts(case_of(modules, "SparseLinear").scaled(64), CPU, timed=True))
     assert [line["verdict"] for line in lines] == [verdict, verdict]
-
-
-def test_bytes_of_a_csr_weight(modules):
-    ways, case = modules["rerun"], replace(case_of(modules, "SparseLinear").scaled(64), layers=((64, 128),))
-    net = ways.dense_net(case, CPU)
-    assert ways.weight_bytes(net) == 4 * (64 * 128 + 128)
-    masked, _ = ways.masked_net(case, net, (torch.randn(2, 64),))
-    kept = int(masked[0].weight.count_nonzero())
-    found = ways.weight_bytes(ways.as_in_the_thread(case, masked))
-    assert found >= kept * (4 + 8) + 129 * 8 + 128 * 4, "PyTorch's column indices are a view of twice as many"
-    assert found < ways.weight_bytes(net)
-
-
-def test_page_holds_the_verdicts(modules, tmp_path):
-    rerun, page = modules["rerun"], modules["page"]
-    win = dict.fromkeys(rerun.COLUMNS, "") | {"verdict": "win", "speedup": "1.5", "speedup_low": "1.4"}
-    win |= {"speedup_high": "1.6", "dense_ms": "3", "sparse_ms": "2", "bytes_dense": "2e6", "bytes_sparse": "1e6"}
-    text = "\n".join(page.verdict_table({("pytorch/pytorch#153825", rerun.OURS): win}))
-    line = next(line for line in text.splitlines() if "#153825" in line)
-    assert "| missing | **win** 1.50x (1.40–1.60)" in line and line.endswith("| 2.0 MB, –, 1.0 MB |")
 
 
 def test_committed_page_has_the_verdicts(modules):

@@ -19,12 +19,6 @@ def summary(modules):
     return modules["summary"]
 
 
-def test_the_convolutions_of_the_network(study):
-    shapes = study.resnet50_shapes()
-    assert len(shapes) == 22 and sum(shapes.values()) == 52
-    assert shapes[study.Shape(256, 1024, 1, 1, 14)] == 6 and shapes[study.Shape(512, 512, 3, 2, 14)] == 1
-
-
 def test_a_line(study, monkeypatch):
     """On a CPU references are compared; times are made up."""
     real = study.autotune_layer
@@ -73,8 +67,3 @@ def test_means_weigh_shapes_by_occurrence(summary):
     assert summary.means([line(speedup="1.01")])[-1].endswith("1.05, short |")
     rows = [line(), line(sparsity="0.75", dense_us="10.5", speedup="1.05")]  # dense runs of one convolution differ
     assert "| **1.10** | 1.05 |" in summary.means(rows)[-2] and "| 10.5–11.0 |" in summary.shapes(rows)[-1]
-
-
-def test_losses_are_not_set_in_bold(summary):
-    text = "\n".join(summary.shapes([line(speedup="0.98"), line(sparsity="0.75", density="1.0000", speedup="1.2")]))
-    assert "(0.98×, sm90)" in text and "**1.20**×, sm90, 100% kept" in text

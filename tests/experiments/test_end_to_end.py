@@ -38,21 +38,6 @@ def point_of(modules, model="bert_base", pattern="tile_wise", granularity=16, sp
     return points.Point(model, batch, length, **{"dtype": "fp32", "setting": setting} | more)
 
 
-def test_bars_come_first(modules):
-    points = modules["points"]
-    every = points.all_points()
-    assert len(every) == len(set(every))
-    assert len({point.key for point in every}) == len(every)
-    assert tuple(every[: len(points.TARGETS)]) == tuple(target.point for target in points.TARGETS)
-    assert {point.model for point in every} == set(points.MODELS)
-    for setting in points.SETTINGS:
-        for model, sizes in points.SIZES.items():
-            for size in sizes:
-                own = [p for p in every if (p.model, (p.batch, p.sequence_length), p.setting) == (model, size, setting)]
-                assert {(p.dtype, p.kernel_mode) for p in own} >= {("fp16", "auto"), ("fp16", "sparse")}
-                assert setting.pattern != "n_m" or {p.dtype for p in own} == {"fp16", "bf16"}
-
-
 def test_rows_are_chosen_by_their_values(modules):
     study, points = modules["study"], modules["points"]
     everything = points.all_points()
@@ -63,9 +48,14 @@ def test_rows_are_chosen_by_their_values(modules):
         study.select(everything, ["gpt"])
 
 
-@pytest.mark.parametrize("model", ["bert_base", "vit_l_16"])
 @pytest.mark.parametrize(
-    ("pattern", "granularity"), [("tile_wise", 16), ("vector_wise", 32), ("block_wise", 64), ("n_m", None)]
+    ("model", "pattern", "granularity"),
+    [
+        ("bert_base", "tile_wise", 16),
+        ("vit_l_16", "vector_wise", 32),
+        ("bert_base", "block_wise", 64),
+        ("vit_l_16", "n_m", None),
+    ],
 )
 def test_dry_run_swaps_every_layer(modules, options, caplog, model, pattern, granularity):
     with caplog.at_level("INFO"):
@@ -88,14 +78,6 @@ def test_a_convnet_is_swapped_too(modules, options, caplog):
     assert torch.equal(blocks.any(2), blocks.all(2))
 
 
-def test_masks_have_the_sparsity(modules, options):
-    pruned = options.prepare(point_of(modules, sparsity=0.75))
-    assert pruned.masks.sparsity == pytest.approx(0.75, abs=0.02) and min(pruned.densities) > 0.125
-    assert all(module.weight.all() for module in pruned.dense.modules() if isinstance(module, torch.nn.Linear))
-    other = modules["networks"].pattern_of(point_of(modules, pattern_settings="whole_tiles=true input_multiple=16"))
-    assert other.whole_tiles and other.input_multiple == 16
-
-
 def test_errors_of_wrong_outputs(modules, options):
     pruned = options.prepare(point_of(modules))
     assert pruned.errors().ratio == pytest.approx(1.0)
@@ -111,22 +93,6 @@ def test_a_cpu_gives_no_latencies(modules, tmp_path, monkeypatch):
     with pytest.raises(SystemExit, match="latencies of a GPU"):
         modules["study"].main()
     assert list(tmp_path.iterdir()) == []
-
-
-def test_gpu_options_of_the_command_line(modules, monkeypatch):
-    study = modules["study"]
-    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
-    options = study.options_of(study.arguments(study.__doc__, Path("rows.csv")).parse_args(["--seconds", "3"]))
-    assert options.seconds == 3 and options.timed and options.settings.execution_modes == study.MODES
-
-
-def test_inputs_are_real_tokens(modules, options):
-    inputs = options.prepare(point_of(modules)).inputs
-    tokens = inputs["input_ids"]
-    assert set(inputs) == {"input_ids"} and (tokens > 0).all() and len(tokens.unique()) > 20
-    padded = options.prepare(point_of(modules, attention_mask="padded")).inputs
-    assert (padded["attention_mask"] == (padded["input_ids"] > 0)).all()
-    assert 0 < padded["attention_mask"].float().mean() < 1
 
 
 def test_the_whole_way_of_a_row(modules, timed):
@@ -181,29 +147,6 @@ def test_every_line_computes_the_same(modules, options, model, caplog):
     assert all(float(text.rpartition(" ")[2]) < 1.5 for text in lines)
 
 
-def test_a_line_of_the_ablation(modules, timed):
-    ablation, point = modules["ablation"], point_of(modules, kernel_mode="sparse")
-    ablation.measure(point, timed, ablation.LINES[0])
-    (row,) = read_lines(timed.file)
-    assert list(row) == list(read_lines(FOLDER / "ablation.csv")[0]) and row["line"] == "fused"
-
-
-def test_recent_launches_do_not_count(modules):
-    from sparsefront_kernels.gathered.sm90 import LAUNCHES
-    from sparsefront_kernels.tuning.store import tuned_kernel
-
-    from sparsefront.measure import timers
-
-    table, untried = tuned_kernel("", LAUNCHES.kernel, LAUNCHES.version), timers.find_untried
-    table.record("own", {})
-    try:
-        with modules["ablation"].shipped_launches_only():
-            assert "own" not in table.entries and timers.find_untried(None, None) is None
-        assert "own" in table.entries and timers.find_untried is untried
-    finally:
-        del table.entries["own"]
-
-
 def full_row(modules, target, **more):
     base = {name: "" for name in modules["study"].COLUMNS} | target.point.columns
     figures = {
@@ -245,10 +188,6 @@ def test_wins_and_crossovers(modules):
     idle = [at(8, 1.1, 1.2, sparse_flops_share="0")]
     assert "| sparse | 0 | 1 | 0 |" in "\n".join(summary.wins_and_losses(idle)), "no win without sparse kernels"
     assert "0.85" in summary.tables(rows, [])
-    other = rows[0] | {"allocation": "global_threshold", "speedup": "0.5", "min_layer_density": "0.001"}
-    made = summary.tables([*rows, other], [])
-    assert "kernel=sparse | global_threshold | 0.50 | 0.85 | 0.001 | 100% |" in made
-    assert "| sparse | 2 | 0 | 1 | 0.85 |" in made, "another allocation is no row of the study"
 
 
 def test_page_has_the_measured_tables(modules):

@@ -1,7 +1,5 @@
 """The front: its pages hold what compare.py prints of its records, and the lines of the study are accepted."""
 
-import csv
-
 import pytest
 
 from experiments.front import summary
@@ -9,6 +7,7 @@ from sparsefront.config.validate import validate
 from sparsefront.points import read_points
 from sparsefront.results import compare
 from sparsefront.results.compare_arguments import Request
+from sparsefront.stages.keys import stage_keys
 
 
 @pytest.fixture(scope="module")
@@ -29,12 +28,6 @@ def test_readme_holds_the_timed_lines(groups):
     table = "\n".join(summary.readme_table(groups))
     assert f"{summary.MARKS_OF_README[0]}\n\n{table}\n\n{summary.MARKS_OF_README[1]}" in summary.README.read_text()
     assert "not timed" not in table
-
-
-def test_rows_have_records(groups):
-    with (summary.FRONT / "squad.csv").open() as file:
-        runs = {row["run_id"] for row in csv.DictReader(file)}
-    assert runs == {result.identity.run_id for group in groups for result in group.results}
 
 
 def test_readme_counts_the_faster_dtype(groups):
@@ -87,19 +80,24 @@ def image_study(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     return ["experiment=front_images", f"dataset.path={data}", "dataset.complete=false", *on_cpu]
 
 
-@pytest.mark.parametrize(("file", "settings"), [("tuning.yaml", "text_study"), ("images.yaml", "image_study")])
-def test_every_line_is_accepted(composed, request, file, settings):
-    study_settings = request.getfixturevalue(settings)
+@pytest.mark.parametrize(
+    ("file", "settings", "more"),
+    [
+        ("tuning.yaml", "text_study", []),
+        ("compositions.yaml", "text_study", ["kernel=auto", "measure.latency=true"]),
+        ("images.yaml", "image_study", []),
+    ],
+)
+def test_every_line_is_accepted(composed, request, file, settings, more):
+    study_settings = [*request.getfixturevalue(settings), *more]
     points = [validate(composed(*study_settings, *line)) for line in read_points(summary.FRONT / file)]
     steps = {(point.recipe.epochs, point.recipe.recovery_epochs, point.recipe.recovery_steps) for point in points}
     assert steps == ({(1, None, 2)} if settings == "text_study" else {(60, 45, None), (15, 45, None)})
     assert all((point.control is None) is not point.pattern.prunes for point in points)
 
 
-def test_core_lines_share_dense_and_control(run, text_study):
+def test_core_lines_share_dense_and_control(composed, text_study):
     lines = read_points(summary.FRONT / "lines.yaml")
-    rows = [run(*text_study, *line) for line in lines]
-    assert len({(row.identity.dense_weights_sha256, row.identity.dense_distilled_weights_sha256) for row in rows}) == 1
-    assert {row.cost.recovery_steps for row in rows} == {2}
-    assert all(row.quality.dense_distilled is not None and row.sparsity.sparsity_achieved > 0 for row in rows)
-    assert len({row.identity.weights_sha256 for row in rows}) == len(lines) == 13
+    keys = [stage_keys(validate(composed(*text_study, *line))) for line in lines]
+    assert len({str((key.dense, key.control)) for key in keys}) == 1
+    assert len({str(key.result) for key in keys}) == len(lines) == 13

@@ -1,10 +1,8 @@
 """Which kernels a forward runs: products told from the rest by their names, and the profiles beside the rows."""
 
-import re
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from sparsefront_kernels import cuda_library
 
 from experiments.harness import measure
 from experiments.harness.rows import read_lines
@@ -27,42 +25,6 @@ def test_products_differ_from_attention():
     assert all(map(measure.is_product, products)) and not any(map(measure.is_product, others))
     times = {ours: 60.0, "_layer_norm_columns_kernel": 40.0}
     assert measure.gemm_share(times) == pytest.approx(0.6) and measure.gemm_share({}) is None
-
-
-def test_own_products_are_known_by_name():
-    folders = {source.parent for source in cuda_library.SOURCES.values()}
-    text = "".join(file.read_text() for folder in folders for file in folder.glob("*.cu*"))
-    ours = {*re.findall(r"__global__[^{;]*?(\w+_kernel)\(", text), "_n_m_rebuild_kernel", "_gathered_triton_kernel"}
-    assert len(ours) >= len(cuda_library.SOURCES)
-    others = {
-        "layer_norm_columns_kernel",
-        "layer_norm_rows_kernel",
-        "pack_rows_kernel",
-        "pack_panels_kernel",
-        "add_splits_kernel",
-    }
-    assert {name for name in ours if not measure.is_product(f"void {name}<float>(Problem)")} == others
-    assert not measure.is_product("lstm_cell_forward") and not measure.is_product("column_m_sum")
-
-
-def test_profile_names_the_longest_kernels(tmp_path):
-    file = tmp_path / "profile.csv"
-    times = {f"kernel_{n}": 100.0 - n for n in range(measure.MOST + 2)}
-    for side in ("dense", "sparse"):
-        measure.write_profile(file, {"model": "bert_base", "batch": "8"}, side, times)
-    lines = read_lines(file)
-    assert list(lines[0]) == ["model", "batch", "side", "kernel", "us_per_forward", "share", "is_product"]
-    assert len(lines) == 2 * (measure.MOST + 1) and [line["side"] for line in lines].count("sparse") == measure.MOST + 1
-    assert sum(float(line["us_per_forward"]) for line in lines) == pytest.approx(2 * sum(times.values()))
-    assert lines[measure.MOST]["kernel"] == "(all others)"
-
-
-def test_new_profile_replaces_the_old(tmp_path):
-    file = tmp_path / "profile.csv"
-    for side, kernel in (("dense", "of_dense"), ("sparse", "before"), ("sparse", "now")):
-        measure.write_profile(file, {"model": "bert_base", "batch": "8"}, side, {kernel: 1.0})
-    kernels = [line["kernel"] for line in read_lines(file)]
-    assert kernels == ["of_dense", "(all others)", "now", "(all others)"], "a row has one profile for each side"
 
 
 def test_several_profiles_all_stay(tmp_path):

@@ -64,16 +64,3 @@ def test_page_ends_with_its_machine(name):
 def test_no_paragraph_is_a_table(name):
     *others, _ = paragraphs((FOLDER / name).read_text())
     assert not {part[:60]: found for part in others if len(found := numbers(part)) > MOST_NUMBERS}
-
-
-@pytest.mark.parametrize("name", PAGES)
-def test_commits_stand_in_the_tables(name):
-    prose = " ".join(paragraphs((FOLDER / name).read_text()))
-    assert not re.findall(r"\b(?=[0-9a-f]*\d)(?=[0-9a-f]*[a-f])[0-9a-f]{7,40}\b", prose)
-
-
-@pytest.mark.parametrize("name", ["README.md", *PAGES])
-def test_links_lead_somewhere(name):
-    page = FOLDER / name
-    for address in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
-        assert (page.parent / address).exists(), address

@@ -39,29 +39,6 @@ def test_search_beside_the_best_pattern(modules):
     assert cells[10:] == ["96.00%", "60%", "60"]  # (4 + 2) of the 6 + 4 points that the single pattern loses
 
 
-def test_seeds_without_the_control(modules):
-    rows = [row("n_m", "0.5", 0, 1.0, 0.94, val_dense_continued="0.95"), row("n_m", "0.5", 1, 1.0, 0.90)]
-    rows[1] |= {"dense_continued": "", "val_dense_continued": ""}
-    (cells,) = cells_of(modules["summary"].all_choices(rows))
-    assert cells[5:] == ["92.00 % ± 2.83", "-1.00", "92.00 % ± 2.83", "-2.00"]
-    (cells,) = cells_of(modules["summary"].all_choices(rows[1:]))
-    assert (cells[6], cells[8]) == ("–", "–")
-
-
-def test_single_pattern_at_the_searched_speed(modules):
-    """By straight lines between its sparsities; the best one by held-out data; of rows of another machine by speedup."""
-    searched = row("search", "1.6", 0, 1.25, 0.94)  # 1.6 times as fast as dense
-    rows = [row("n_m", level, 0, 2 / speedup, value) for level, speedup, value in (("0.5", 1.2, 0.9), ("0.75", 2, 0.8))]
-    assert modules["summary"].single_at_speed(searched, rows) == ("n_m", pytest.approx(0.85))
-    assert modules["summary"].single_at_speed(searched, rows[:1]) is None
-    better = [row("uniform", level, 0, time, 0.8, val_sparse="0.99") for level, time in (("0.5", 2.0), ("0.75", 1.0))]
-    assert modules["summary"].single_at_speed(searched, rows + better) == ("uniform", pytest.approx(0.8))
-    same = [row("uniform", level, 0, 1.25, value, speedup="1.6") for level, value in (("0.5", 0.95), ("0.75", 0.7))]
-    assert modules["summary"].single_at_speed(searched, rows + same) == ("uniform", 0.95)
-    slower_machine = row("n_m", "0.75", 0, 2.5, 0.8, speedup="1.7")
-    assert modules["summary"].best_single(searched, [*rows[:1], slower_machine]) == slower_machine
-
-
 def test_gain_is_paired_over_samples(modules):
     rows = [row("search", "2", seed, 1.0, 0.9, run_id=f"ours{seed}") for seed in (0, 1)]
     rows += [row("n_m", "0.75", seed, 1.0, 0.8, run_id=f"theirs{seed}") for seed in (0, 1)]
@@ -83,40 +60,9 @@ def test_gain_is_paired_over_samples(modules):
     assert f"| +10.00 ({100 * low:+.2f} to {100 * high:+.2f}) |" in searched
 
 
-@pytest.mark.parametrize(
-    ("later", "told"),
-    [
-        ([("search", "2", 1, 1.0, 0.9), ("n_m", "0.75", 1, 1.0, 0.8)], r"\+10.00 over 2"),
-        ([("tile_wise:128", "0.75", 0, 1.0, 0.85)], r"\+5.00 over 1"),
-    ],
-    ids=["another seed", "a better single pattern"],
-)
-def test_interval_of_other_rows(modules, later, told):
-    rows = [row("search", "2", 0, 1.0, 0.9), row("n_m", "0.75", 0, 1.0, 0.8)]
-    pair = {"level": "2", "seeds": "1", "difference": "0.1", "low": "0.05", "high": "0.15"}
-    assert "| +10.00 (+5.00 to +15.00) |" in modules["summary"].table(rows, [pair])[-1]
-    with pytest.raises(
-        ValueError, match=rf"of \+10.00 points over 1 seeds, while the rows have {told}: run it with --pairs"
-    ):
-        modules["summary"].table([*rows, *(row(*cells) for cells in later)], [pair])
-
-
 @pytest.mark.parametrize("name", ["minilm", "minilm_h100"])
 def test_page_holds_tables_of_its_lines(modules, name):
     lines, page = read_lines(FOLDER / f"{name}.csv"), (FOLDER / "README.md").read_text()
     pairs = read_lines(modules["summary"].pairs_file(FOLDER / f"{name}.csv"))
     for table in (modules["summary"].all_choices(lines), modules["summary"].table(lines, pairs)):
         assert f"-->\n{chr(10).join(table)}\n<!--" in page
-
-
-def test_rows_are_those_of_records(modules, tmp_path):
-    rows = modules["summary"].rows_of([FOLDER.parent / "records" / "uniform_mt"])
-    assert {(row["choice"], row["level"]) for row in rows} >= {("uniform:1", "0.5"), ("element_wise", "0.7")}
-
-
-def test_front_by_held_out_accuracy(modules, tmp_path):
-    places = [(2.0, 0.7, 0.0, 0.9), (1.0, 0.8, 0.0, 0.8), (3.0, 0.99, 0.0, 0.85), (4.0, 0.6, 0.0, 0.95)]
-    assert [place[0] for place in modules["summary"].front(places)] == [1.0, 2.0, 4.0]
-    rows = [row("search", "2", 0, 1.0, 0.94), row("search", "2", 1, 3.0, 0.96), row("n_m", "0.5", 0, 1.5, 0.9)]
-    complete = [one | {"val_dense": "0.95", "val_dense_continued": "0.95"} for one in rows]
-    assert modules["summary"].draw(complete, tmp_path / "fronts.svg").stat().st_size > 0

@@ -4,8 +4,6 @@ import pytest
 from torch import nn
 
 import sparsefront as sf
-from sparsefront.config.validate import validate
-from sparsefront.errors import InvalidSetting
 
 OWN = """
 from sparsefront.patterns.element_wise import ElementWise
@@ -26,12 +24,6 @@ WRONG = {
 
 def write(own_modules, returned: str) -> None:
     own_modules({"own_patterns.py": OWN.replace("{returned}", returned)})
-
-
-def test_storage_of_a_run(composed, own_modules):
-    write(own_modules, "None")
-    with pytest.raises(InvalidSetting, match="^pattern=element_wise: its storage names None, not a family and its"):
-        validate(composed("pattern=element_wise", "pattern._target_=own_patterns.Own"))
 
 
 @pytest.mark.parametrize(("returned", "message"), WRONG.values(), ids=WRONG)

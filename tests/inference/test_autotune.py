@@ -1,7 +1,5 @@
 """The decision after autotuning: the fastest of what is correct, dense included where it may."""
 
-from math import inf
-
 import pytest
 import torch
 from sparsefront_kernels import FORMATS, entry
@@ -26,12 +24,6 @@ def test_fastest_kernel_runs(dense_us, dense_allowed, fastest):
     trial = trial_of(dense_linear=dense_us, a=9.0, b=8.0)
     assert trial.fastest(dense_allowed=dense_allowed) == fastest
     assert fastest or trial.why_dense() == "dense_linear is faster: 7.0 us against 8.0 us of b"
-
-
-def test_dense_runs_without_kernels():
-    trial = Trial("dense_linear", unsupported={"a": "needs a CUDA device"}, latencies_us={"dense_linear": 7.0})
-    assert trial.fastest(dense_allowed=False) is None
-    assert trial.why_dense() == "no kernel can run it: a: needs a CUDA device"
 
 
 @pytest.fixture
@@ -66,20 +58,6 @@ def test_convolutions_are_timed_with_channels_last(timed):
     assert seen == [(False, False, False), (False, True, True), (True, True, False)]
     assert trial.latencies_us == {"a": 7.0, "dense_conv2d": 7.0} and trial.notes == {}
     assert layer.weight.is_contiguous()
-
-
-def test_far_slower_kernels_are_dropped(timed):
-    layer, slow, fast = (nn.Linear(8, 8) for _ in range(3))
-    takes = {layer: 10.0, slow: 900.0, fast: 4.0}
-    calls = timed(lambda module, x: KernelTime(takes[module]))
-    trial = Trial("dense_linear", modules={"fast": fast, "slow": slow})
-    time_candidates(trial, layer, torch.randn(4, 8))
-    assert {module: [call.get("at_most_us", inf) for call in of_module] for module, of_module in calls.items()} == {
-        layer: [inf],
-        fast: [50.0],
-        slow: [20.0],
-    }
-    assert trial.fastest(dense_allowed=True) == "fast"
 
 
 class Ended(SparseConv2d):
@@ -120,14 +98,3 @@ def test_failing_kernel_leaves_the_others(timed):
     assert trial.modules == {"works": works} and trial.errors.keys() == {"works"}
     assert trial.latencies_us == {"dense_linear": 5.0, "works": 5.0}
     assert trial.fastest(dense_allowed=False) == "works"
-
-
-def test_error_of_the_remaining_launch(timed):
-    layer, module = nn.Linear(8, 8), nn.Linear(8, 8)
-    check = lambda layer: (2e-4, None)  # noqa: E731
-    launched = KernelTime(4.0, relative_error=2e-4, left_out={"Launch(1)": "wrong"})
-    calls = timed(lambda timed_module, x: launched if timed_module is module else KernelTime(5.0))
-    trial = Trial("dense_linear", {"a": module}, errors={"a": 1e-4})
-    time_candidates(trial, layer, torch.randn(4, 8), check)
-    assert "check" not in calls[layer][0] and calls[module][0]["check"] is check
-    assert trial.errors == {"a": 2e-4} and trial.notes == {"a": "without Launch(1): wrong"}

@@ -77,22 +77,6 @@ def ask(choice, pattern, device=CPU, shapes=None):
     choice.check_against(pattern=pattern, sparsity=0.5, shapes=shapes, device=device, dtype=torch.float32)
 
 
-@pytest.mark.parametrize(
-    "choice",
-    [
-        KernelChoice(),
-        KernelChoice("none"),
-        KernelChoice(family="gathered"),
-        KernelChoice(family="csr"),
-        KernelChoice(name="csr_reference"),
-        KernelChoice(family="dense"),
-    ],
-    ids=str,
-)
-def test_what_can_run_passes(choice):
-    ask(choice, TileWise(16))
-
-
 @WITHOUT_GPU
 def test_triton_on_a_cpu_is_rejected(monkeypatch):
     monkeypatch.delenv("TRITON_INTERPRET")
@@ -109,10 +93,3 @@ def test_mask_beyond_the_family():
     ask(KernelChoice(family="semi_structured"), NM(2, 4))
     with pytest.raises(InvalidSetting, match="family=semi_structured"):
         ask(KernelChoice(family="semi_structured"), TileWise(16))
-
-
-def test_one_layer_is_enough():
-    choice, odd = KernelChoice(family="semi_structured"), {"odd": (32, 62)}  # 4 does not divide 62
-    ask(choice, NM(1, 2), shapes=odd | {"even": (32, 64)})
-    with pytest.raises(InvalidSetting, match="groups of 4 do not divide K = 62"):
-        ask(choice, NM(1, 2), shapes=odd)

@@ -199,9 +199,9 @@ def test_program_of_another_machine(tmp_path, monkeypatch):
         for name in whole.namelist():
             content = whole.read(name)
             other.writestr(name, content.replace(b'"cpu"', b'"NVIDIA H200"') if name.endswith(RECORD) else content)
-    for available, here in ((False, "no GPU"), (True, "NVIDIA A100")):
-        monkeypatch.setattr(torch.cuda, "is_available", lambda available=available: available)
-        monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA A100")
+    for gpus, here in (([], "no GPU"), (["NVIDIA A100"], "NVIDIA A100")):
+        monkeypatch.setattr(torch.cuda, "device_count", lambda gpus=gpus: len(gpus))
+        monkeypatch.setattr(torch.cuda, "get_device_name", gpus.__getitem__)
         with pytest.raises(ValueError, match=rf"gpu\.pt2: made on NVIDIA H200 with torch .*, and here is {here} with"):
             sparsefront_kernels.load_pt2(tmp_path / "gpu.pt2")
 

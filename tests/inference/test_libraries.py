@@ -11,7 +11,6 @@ from sparsefront.export.packed_layers import pack_layers, store
 from sparsefront.inference import libraries
 from sparsefront.inference.autotune import find_candidates
 from sparsefront.inference.choice import KernelChoice
-from sparsefront.inference.fusion.plan import BlockPlan, FusionPlan
 from sparsefront.inference.precision import Precision
 from sparsefront.measure.problems import observe_problems
 from sparsefront.patterns.block_wise import BlockWise
@@ -78,15 +77,6 @@ IN_BLOCKS = ["blocks.0.linear1", "blocks.1.linear1"]
 )
 def test_libraries_that_formats_use(needed, pattern, layers, expected):
     assert needed(pattern, layers) == expected
-
-
-def test_a_plan_needs_its_kernels_alone(needed):
-    plan = FusionPlan({"blocks.0": BlockPlan("row_major", {"linear1": "blocked_sm90_feature_major"})})
-    assert needed(BlockWise(64), IN_BLOCKS, plan=plan) == NORMS | {"blocked_sm90"}
-
-
-def test_references_need_no_library(needed):
-    assert needed(TileWise(128), ["head"], choice="reference") == set()
 
 
 @pytest.fixture

@@ -1,15 +1,11 @@
 """Workarounds for PyTorch: its fast path of encoder layers, and messages of its compiler that double with each block."""
 
-import logging
-import random
-
 import pytest
 import torch
 from sparsefront_kernels.sparse_layer import SparseLayer
-from torch import Tensor, nn
+from torch import nn
 
 from sparsefront.inference.choice import KernelChoice
-from sparsefront.inference.network_modules import shorten_compiler_messages
 from sparsefront.inference.swap import swap_layers
 from sparsefront.measure.correctness import output_error
 from sparsefront.measure.problems import observe_problems
@@ -68,53 +64,3 @@ def test_layers_of_nested_tensors(exported):
     assert all(block.activation_relu_or_gelu for block in net.encoder.layers)
     alone = nn.TransformerEncoder(nn.TransformerEncoderLayer(32, 4, 64, batch_first=True), 1)
     assert explain_nested(alone, "layers.0.linear2") and not explain_nested(net, "head")
-
-
-BLOCKS = 8
-
-
-@torch.library.custom_op("sparsefront_tests::added", mutates_args=())
-def added(x: Tensor, residual: Tensor) -> Tensor:
-    return x + residual
-
-
-@torch.library.custom_op("sparsefront_tests::scaled", mutates_args=())
-def scaled(x: Tensor, factor: int) -> Tensor:
-    return x * factor
-
-
-@added.register_fake
-def _(x, residual):
-    return torch.empty_like(x)
-
-
-@scaled.register_fake
-def _(x, factor):
-    return torch.empty_like(x)
-
-
-@pytest.fixture
-def compiler_log(caplog):
-    """What Inductor says of a graph: its loggers hand nothing on to others."""
-    logger = logging.getLogger("torch._inductor.graph")
-    with caplog.at_level(logging.INFO, logger=logger.name):
-        logger.addHandler(caplog.handler)
-        yield caplog
-        logger.removeHandler(caplog.handler)
-
-
-def test_deep_operator_has_a_short_message(compiler_log):
-    # another graph each time, whatever was seeded: one that is cached is compiled without a word
-    factor = random.SystemRandom().randrange(2, 2**40)
-
-    def forward(x):
-        for _ in range(BLOCKS):
-            x = added(added(x, x), x)
-        return scaled(x, factor)
-
-    shorten_compiler_messages()
-    with torch.no_grad():
-        y = torch.compile(forward, fullgraph=True)(torch.ones(2, dtype=torch.float64))
-    assert y.tolist() == [factor * 3**BLOCKS] * 2
-    messages = [message for message in compiler_log.messages if "sparsefront_tests.scaled" in message]
-    assert messages and max(map(len, messages)) < 300

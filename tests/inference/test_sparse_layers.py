@@ -104,28 +104,6 @@ def test_weight_is_prepared_once():
     torch.testing.assert_close(net(x), dense.double()(x))
 
 
-def test_a_copy_owns_its_memory():
-    dense, stored = pruned(nn.Linear(12, 8))
-    sparse = SparseLinear.replacing(dense, REFERENCE, stored)
-    copied = copy.deepcopy(nn.Sequential(sparse))[0]
-    assert copied.format.values.data_ptr() != sparse.format.values.data_ptr()
-    assert copied.bias.data_ptr() != sparse.bias.data_ptr()
-    x = torch.randn(2, 12)
-    expected = sparse(x)
-    sparse.format.values.zero_()
-    torch.testing.assert_close(copied(x), expected)
-
-
-def test_autocast_leaves_the_kernels_dtype():
-    dense, stored = pruned(nn.Linear(12, 8))
-    sparse = SparseLinear.replacing(dense, REFERENCE, stored)
-    x = torch.randn(2, 12)
-    with torch.autocast("cpu", torch.bfloat16):
-        y = sparse(x.bfloat16())
-    assert y.dtype == torch.float32
-    torch.testing.assert_close(y, dense(x), rtol=2e-2, atol=2e-2)
-
-
 @pytest.mark.parametrize("kernel", ["csr_reference", "csr_torch"])
 def test_it_compiles_without_a_graph_break(kernel):
     dense, stored = pruned(nn.Linear(12, 8))

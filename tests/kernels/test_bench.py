@@ -6,17 +6,17 @@ import math
 import pytest
 import torch
 from sparsefront_kernels.bench import __main__ as command
-from sparsefront_kernels.bench.correctness import DTYPES, products_in, reference_product, relative_error
+from sparsefront_kernels.bench.correctness import DTYPES, reference_product, relative_error
 from sparsefront_kernels.bench.families import family_masks
 from sparsefront_kernels.bench.masks import Masks
 from sparsefront_kernels.bench.measurement import Rates, roofline_bound_us
 from sparsefront_kernels.bench.peers import PEERS
 from sparsefront_kernels.bench.plan import Chosen, Plan
-from sparsefront_kernels.bench.problems import chosen_shapes
+from sparsefront_kernels.bench.problems import any_shape, chosen_shapes
 from sparsefront_kernels.bench.report import changes, report, summary
 from sparsefront_kernels.bench.rows import COLUMNS, LATER, Results, Row, read_rows, write_rows
 from sparsefront_kernels.bench.run import Run
-from sparsefront_kernels.bench.timing import samples_for, time_calls
+from sparsefront_kernels.bench.timing import time_calls
 
 GATHERED = family_masks("gathered")
 
@@ -91,41 +91,11 @@ def test_large_products_in_some_rows():
     assert known.error(wrong) == math.inf
 
 
-def test_tf32_while_it_is_measured():
-    matmul = torch.backends.cuda.matmul
-    before = matmul.fp32_precision
-    with products_in("tf32"):
-        assert matmul.fp32_precision == "tf32"
-        with products_in("fp32"):
-            assert matmul.fp32_precision == "ieee"
-        assert matmul.fp32_precision == "tf32"
-    assert matmul.fp32_precision == before
-
-
-def test_rows_hold_the_expected_columns(tmp_path):
-    asked = (
-        "family,kernel,pattern,granularity,distribution,group_m,dtype,m,k,n,sparsity,layout,latency_us,dense_us,baseline,"
-        "baseline_us,speedup,roofline_fraction,relative_error,correct,gpu,torch,triton,cuda,commit,date"
-    )
-    assert set(asked.split(",")) <= set(COLUMNS)
-    wrong = row(latency_us=None, speedup=None, correct=False, relative_error=math.inf)
-    write_rows(tmp_path / "rows.csv", [row(), wrong])
-    first, second = read_rows(tmp_path / "rows.csv")
-    assert (first["latency_us"], first["correct"], first["sparsity"]) == ("100", "True", "0.5")
-    assert (second["latency_us"], second["speedup"], second["relative_error"]) == ("", "", "inf")
-
-
 def test_older_files_are_read(tmp_path):
     old = [name for name in COLUMNS if name not in LATER]
     (tmp_path / "old.csv").write_text(",".join(old) + "\n" + ",".join("1" for _ in old) + "\n")
     (found,) = read_rows(tmp_path / "old.csv")
     assert found == dict.fromkeys(old, "1") | dict.fromkeys(LATER, "")
-
-
-def test_files_without_a_column_are_rejected(tmp_path):
-    (tmp_path / "other.csv").write_text("kernel,m\na,1\n")
-    with pytest.raises(ValueError, match="lacks the columns family"):
-        read_rows(tmp_path / "other.csv")
 
 
 def as_read(*rows, folder):
@@ -179,13 +149,6 @@ def test_command_line_rejects_bad_values(arguments, capsys):
     assert "error" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("asked", "replay_us", "expected"), [(20, 200.0, 20), (20, 10_000.0, 10), (20, 1e6, 3), (2, 1e6, 2)]
-)
-def test_long_calls_are_replayed_less_often(asked, replay_us, expected):
-    assert samples_for(asked, replay_us) == expected
-
-
 def test_a_cpu_times_nothing():
     if torch.cuda.is_available():
         pytest.skip("there is a GPU")
@@ -223,3 +186,22 @@ def test_small_run_is_right(tmp_path):
     assert {"cublas", "cusparselt", "triton_bsr", "gathered_triton"} <= {one.kernel for one in rows}
     assert {one.layout for one in rows if one.family == "gathered"} == {"row_major", "feature_to_row"}
     assert {one.dtype for one in rows} == set(DTYPES)
+
+
+@pytest.mark.parametrize(
+    ("names", "filters", "message"),
+    [
+        (["M99"], {}, "no shape is called M99; there are M1, M2"),
+        ([], {"m": [3]}, "no shape passes the filters"),
+        (["M1"], {"batch": [8]}, "no shape passes the filters"),
+    ],
+)
+def test_filters_that_fit_nothing_are_rejected(names, filters, message):
+    with pytest.raises(ValueError, match=message):
+        chosen_shapes(names, **filters)
+
+
+@pytest.mark.parametrize("text", ["77x4096", "0x8x8", "8*8*8", "8x8x8x8", "8x-8x8", ""])
+def test_shapes_that_are_none(text):
+    with pytest.raises(ValueError, match="a shape is MxKxN in whole numbers"):
+        any_shape(text)

@@ -6,8 +6,8 @@ import pytest
 import torch
 from sparsefront_kernels import FORMATS
 from sparsefront_kernels.bench import __main__ as command
-from sparsefront_kernels.bench.families import FAMILIES, family_masks, uneven_tiles
-from sparsefront_kernels.bench.masks import PATTERN, Masks, setting
+from sparsefront_kernels.bench.families import FAMILIES, family_masks
+from sparsefront_kernels.bench.masks import PATTERN, Masks
 
 CPU = torch.device("cpu")
 GATHERED = family_masks("gathered")
@@ -42,29 +42,6 @@ def test_masks_that_are_not_given():
         Masks(GATHERED).source("free", 64)
 
 
-def test_settings_are_read():
-    pairs = ("a=true", "b=false", "c=null", "d=3", "e=0.5", "f=tile_wise", "g=a=b")
-    assert dict(map(setting, pairs)) == {
-        "a": True,
-        "b": False,
-        "c": None,
-        "d": 3,
-        "e": 0.5,
-        "f": "tile_wise",
-        "g": "a=b",
-    }
-    for text in ("whole", "=3", "whole="):
-        with pytest.raises(ValueError, match="is not key=value"):
-            setting(text)
-
-
-@pytest.mark.parametrize("distribution", ["equal", "uneven"])
-def test_random_tiles_keep_all_outputs(distribution):
-    drawn = Masks(GATHERED).source(distribution, 16).draw(96, 64, 0.75, CPU)
-    assert drawn.weight.shape == drawn.mask.shape == (96, 64) and drawn.mask.any(dim=1).all()
-    assert drawn.storage == {"gathered": {"tile": 16, "drop_empty_outputs": False}}
-
-
 @pytest.mark.parametrize("sparsity", [0.5, 0.75, 0.9])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_holds_its_masks(family, sparsity):
@@ -80,11 +57,3 @@ def test_every_family_holds_its_masks(family, sparsity):
         density = drawn.mask.float().mean().item()
         wanted = 0.5 if family == "semi_structured" else 1 - sparsity
         assert density == pytest.approx(wanted, abs=0.05)
-
-
-def test_uneven_tiles_keep_the_mean():
-    mask = uneven_tiles(640, 400, 64, 0.5, CPU)
-    counts = mask[::64].sum(dim=1)
-    assert counts.float().mean().item() == pytest.approx(200, rel=0.01)
-    assert counts.min() == 100 and counts.max() == 300
-    assert (mask.view(10, 64, 400) == mask.view(10, 64, 400)[:, :1]).all()

@@ -7,11 +7,8 @@ import torch
 from bench_stand_ins import measure, no_gpu, peer_providers, plan, widths_tunable  # noqa: F401  (fixtures)
 from sparsefront_kernels.bench import run
 from sparsefront_kernels.bench.families import family_masks
-from sparsefront_kernels.bench.masks import PATTERN, DrawnWeight, MaskedWeight, Masks
+from sparsefront_kernels.bench.masks import PATTERN, MaskedWeight, Masks
 from sparsefront_kernels.bench.measurement import Rates, roofline_bound_us
-from sparsefront_kernels.bench.peers import Peer
-from sparsefront_kernels.bench.problems import Setting
-from sparsefront_kernels.bench.provider import Provider
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,52 +88,3 @@ def test_compact_product_skips_pruned_outputs(monkeypatch):
             6, 32, 32, density=kept * 48 / 32, weight_bytes=weight_bytes, element_bytes=4, rates=Rates(100.0, 1000.0)
         )
         assert row.roofline_fraction == pytest.approx(less / row.latency_us)
-
-
-def same_mask_peer(setting: Setting, drawn: DrawnWeight) -> list[Provider]:
-    """Multiplies by what our kernels multiply by, and leaves the pruned outputs out."""
-    dense = drawn.stored["gathered"].to_dense()
-    outputs = drawn.stored["gathered"].output_index.long()
-
-    def make(copy: int):
-        x = setting.x_in("feature_major", copy)
-        return lambda: dense[outputs] @ x
-
-    def whole(y):
-        return torch.zeros(setting.shape.n, setting.shape.m).index_copy(0, outputs, y)
-
-    own = peer_providers(setting)[0]
-    return [
-        dataclasses.replace(
-            own,
-            kernel="same",
-            granularity=drawn.granularity,
-            distribution=drawn.distribution,
-            mask_settings=drawn.mask_settings,
-            pattern=drawn.pattern,
-            layout="feature_major",
-            make=make,
-            reference=drawn.reference,
-            whole=whole,
-        )
-    ]
-
-
-def test_a_peer_on_the_same_mask(tmp_path, monkeypatch):
-    none = {"unsupported_reason": lambda dtype, sparsity: None}
-    peers = {"peer": Peer(peer_providers, **none), "same": Peer(same_mask_peer, family="gathered", **none)}
-    monkeypatch.setattr(run, "PEERS", peers)
-    path = tmp_path / "rows.csv"
-    asked = plan(sparsities=(0.5,), peers=("same", "peer"), **patterns() | {"granularities": (12, 16)})
-    rows = measure(asked, path)
-    same = {row.granularity: row for row in rows if row.kernel == "same"}
-    assert same.keys() == {12, 16} and all(row.correct and row.mask_settings == "keep=3" for row in same.values())
-    (peer,) = (row for row in rows if row.kernel == "peer")
-    assert peer.latency_us < same[12].latency_us, "the clock ticks"
-    assert {row.baseline for row in rows if row.family == "gathered"} == {"peer 8"}
-    assert measure(asked, path) == []
-    alone = [row for row in measure(dataclasses.replace(asked, peers=("same",)), commit="def")]
-    assert {(row.granularity, row.baseline) for row in alone if row.family == "gathered"} == {
-        (12, "same 12"),
-        (16, "same 16"),
-    }, "each beside the peer on its own mask"

@@ -16,7 +16,6 @@ from sparsefront_kernels.blocked.fp8_sm90 import (
     pack_for_blocked_fp8_sm90,
 )
 from sparsefront_kernels.quantized.quantize import quantize
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 BLOCKS = [((128, 128), 5, 3, 0.5), ((64, 128), 5, 7, 0.4), ((192, 256), 3, 2, 0.6), ((64, 128), 4, 3, 0.0)]
 BLOCKS += [((64, 128), 6, 1, 1.0), ((128, 128), 4, 33, 0.7)]
@@ -33,16 +32,6 @@ def drawn_x(m, k, groups, device="cpu"):
 
 
 class TestWithoutGPU:
-    def test_halves_are_paired(self):
-        kinds = torch.rand(2, 8) < 0.5
-        kinds[1] = ~kinds[0]
-        mask = kinds.repeat(3, 1).repeat_interleave(64, 0).repeat_interleave(128, 1)
-        stored = FORMATS["blocked"].from_dense(torch.randn(mask.shape), mask, block=(64, 128))
-        shared, adjacent = (pack_for_blocked_fp8_sm90(stored, adjacent_halves=asked) for asked in (False, True))
-        assert sum(shared.lengths) < sum(adjacent.lengths) == 3 * 8
-        assert adjacent.has_adjacent_halves and not shared.has_adjacent_halves
-        assert adjacent.halves and list(shared.lengths) == sorted(shared.lengths, reverse=True)
-
     def test_wrong_operands_are_said(self):
         packed = pack_for_blocked_fp8_sm90(stored_weight((64, 128), 3, 2))
         x, scales = drawn_x(4, 256, 1)
@@ -69,15 +58,6 @@ class TestWithoutGPU:
         tall = BlockedFormat((65_536 * 64, 128), (64, 128), torch.zeros(0, 64, 128), pointers, pointers[:0])
         with pytest.raises(ValueError, match="takes up to 4194240 outputs, not 4194304"):
             pack_for_blocked_fp8_sm90(tall)
-
-    def test_fake_kernels_give_shapes(self):
-        packed = pack_for_blocked_fp8_sm90(stored_weight((128, 128), 3, 2))
-        with FakeTensorMode(allow_non_fake_inputs=True):
-            x, scales = torch.empty(5, 256, dtype=E4M3), torch.empty(5, 1)
-            y = blocked_fp8(x, scales, packed, out_dtype=torch.bfloat16)
-            q, q_scales = blocked_fp8_quantized(x, scales, packed)
-        assert (y.shape, y.dtype) == ((5, 384), torch.bfloat16)
-        assert (q.shape, q.dtype, q_scales.shape) == ((5, 384), E4M3, (5, 3))
 
 
 def assert_quantized(q, scales, expected):

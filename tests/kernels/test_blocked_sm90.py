@@ -3,14 +3,11 @@
 What holds for all kernels is in test_random_problems.py and test_ops.py.
 """
 
-from dataclasses import replace
-
 import pytest
 import torch
 from in_layout import in_layout
 from sparsefront_kernels import FORMATS, Problem, find
 from sparsefront_kernels.blocked import sm90
-from sparsefront_kernels.blocked.sm90 import BlockedProblem, candidates
 from sparsefront_kernels.operands import is_loadable
 
 HALF = torch.float16
@@ -39,7 +36,7 @@ class TestWithoutGPU:
     @pytest.mark.parametrize("kind", ["plain", "inside_nan", "transposed", "unaligned"])
     @pytest.mark.parametrize("feature_major", [False, True])
     @pytest.mark.parametrize("box", [64, 16])
-    @pytest.mark.parametrize("m", [1, 13, 16])
+    @pytest.mark.parametrize("m", [13, 16])
     def test_x_reaches_the_kernel_aligned(self, kind, feature_major, box, m, activations):
         layout = "feature_major" if feature_major else "row_major"
         x = activations(Problem(m, 128, 64, HALF, "cpu", layout), kind)
@@ -63,24 +60,6 @@ def test_residual_in_aligned_rows(m):
     operand = sm90.residual_operand(residual)
     assert torch.equal(operand, residual) and operand.stride(0) % 8 == 0 and operand.stride(1) == 1
     assert (operand.data_ptr() == residual.data_ptr()) == (m == 16)
-
-
-LARGE = BlockedProblem(4096, 4096, 4096, 64, cta_tiles=32, panels=32 * 64, lengths=(32,) * 32)
-UNEVEN = BlockedProblem(4096, 4096, 4096, 64, cta_tiles=32, panels=2 * 1024, lengths=tuple(range(48, 16, -1)))
-
-
-class TestTuning:
-    def test_tiles_are_cut_for_idle_gpus(self):
-        """Eight CTA tiles of 256 rows are eight blocks; of uneven lists the longest would end last."""
-        narrow = BlockedProblem(256, 4096, 1024, 64, 8, 8 * 64, (32,) * 8)
-        assert candidates(narrow, 132)[0].cut and candidates(replace(UNEVEN, m=256), 132)[0].cut
-        many = replace(LARGE, m=12288)
-        assert not any(launch.cut for launch in candidates(many, 132)), "equal work without cutting"
-
-    def test_uneven_lists_are_described(self):
-        assert LARGE.shape == LARGE.shape_of_equal_lists == "m=4096 k=4096 n=4096 box=64 k_blocks="
-        assert UNEVEN.shape == "m=4096 k=4096 n=4096 box=64 kept=32 longest=1.5 k_blocks="
-        assert (LARGE.amount, UNEVEN.amount) == (32, 32.5)
 
 
 @pytest.mark.gpu

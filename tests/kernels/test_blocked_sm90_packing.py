@@ -15,25 +15,6 @@ def stored_weight(block, rows, columns, density=0.4, seed=0):
     return FORMATS["blocked"].from_dense(weight, mask, block=block)
 
 
-def test_rows_that_share_blocks_are_paired():
-    """Two kinds of rows in turns: paired by kind, a block that both halves keep is loaded once."""
-    kinds = torch.rand(2, 8) < 0.5
-    kinds[1] = ~kinds[0]
-    mask = kinds.repeat(3, 1).repeat_interleave(64, 0).repeat_interleave(64, 1)
-    packed = pack_for_blocked_sm90(FORMATS["blocked"].from_dense(torch.randn(384, 512), mask, block=(64, 64)))
-    assert set((packed.k_blocks[:, 1] & 3).tolist()) <= {1, 2, 3}
-    assert sum(packed.lengths) < 3 * 8, "the union of two kinds would be everything"
-
-
-def test_longest_lists_come_first():
-    stored = stored_weight((128, 128), 9, 16, density=0.3)
-    mask = stored.to_dense() != 0
-    mask[256:384] = False
-    packed = pack_for_blocked_sm90(FORMATS["blocked"].from_dense(torch.randn(stored.shape), mask, block=(128, 128)))
-    assert list(packed.lengths) == sorted(packed.lengths, reverse=True) and packed.lengths[-1] == 0
-    assert packed.outputs[-1].tolist() == [256, 320]
-
-
 @pytest.mark.parametrize("block", [(32, 64), (96, 64), (64, 8), (64, 24)])
 def test_blocks_without_halves(block):
     assert "takes blocks of a multiple of 64 outputs" in block_unsupported_reason(block)

@@ -116,7 +116,7 @@ class TestOurSources:
 
 @pytest.mark.usefixtures("needs_tools")
 class TestBuilding:
-    def test_once_for_each_source(self, empty_cache, source, monkeypatch):
+    def test_once_for_each_source(self, forked_builds, empty_cache, source, monkeypatch):
         source("trivial", ANSWER.format(42))
         assert cuda_library.built("trivial") is None and cuda_library.unavailable_reason("trivial") is None
         environment = dict(os.environ)

@@ -28,11 +28,6 @@ class TestFormat:
         assert stored.inputs.tolist() == [[0, 1, 3, 4]] and stored.values.tolist() == [[[1, 2], [10, 11]]]
         assert stored.metadata.tolist() == [[0 + 4 * 1 + 16 * 2 + 64 * 3]]
 
-    def test_dropped_input_leaves_no_trace(self):
-        mask = torch.tensor([[1, 1, 0, 0, 0, 1, 1], [1, 0, 1, 0, 0, 1, 1]]).bool()
-        stored = FORMATS["gathered_2_4"].from_dense(torch.ones(2, 7), mask, tile=2)
-        assert stored.inputs.tolist() == [[0, 1, 2, -1], [5, 6, -1, -1]]
-
     @settings(max_examples=20)
     @given(
         tile=st.integers(1, 9),
@@ -46,12 +41,6 @@ class TestFormat:
         mask = free(density, seed)(n, k)
         stored = FORMATS["gathered_2_4"].from_dense(torch.ones(n, k), mask, tile=tile)
         assert torch.equal(stored.to_dense(), mask.float())
-
-    def test_filled_panels_are_the_same_weight(self):
-        stored = stored_weight(16, 90, 70)
-        filled = stored.filled()
-        assert torch.equal(filled.to_dense(), stored.to_dense())
-        assert torch.equal(filled.output_index, stored.output_index)
 
 
 class TestPacking:

@@ -2,12 +2,16 @@
 
 import pytest
 import torch
-from in_layout import every_layout, in_layout
+from in_layout import every_layout, in_layout, is_tried_here
 from random_problems import precision_allowed
 from sparsefront_kernels import Problem
 from sparsefront_kernels.epilogue import ACTIVATIONS
 
-KERNELS = [kernel.name for kernel in every_layout() if kernel.family == "gathered" and kernel.requires_cuda]
+KERNELS = [
+    kernel.name
+    for kernel in every_layout()
+    if kernel.family == "gathered" and kernel.requires_cuda and is_tried_here(kernel)
+]
 WEIGHTS = ["gathered-uneven", "gathered-kept", "gathered-pruned"]
 # two products and two roundings to 16 bits, or to TF32, instead of one
 TOLERANCE = {torch.float32: 4e-6, torch.float16: 2e-3, "tf32": 2e-3}

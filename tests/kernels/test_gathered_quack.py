@@ -1,6 +1,5 @@
 """QuACK as a kernel and as a peer, on a CPU: what it documents, computed in float64, stands in for its grouped GEMM."""
 
-import sys
 from itertools import pairwise
 from types import SimpleNamespace
 
@@ -9,18 +8,11 @@ import torch
 from in_layout import InLayout
 from random_problems import OCCASIONS, draw
 from sparsefront_kernels import Problem, entry, find
-from sparsefront_kernels.bench.baselines import quack
 from sparsefront_kernels.bench.correctness import poisoned_memory
-from sparsefront_kernels.bench.masks import DrawnWeight
 from sparsefront_kernels.bench.peers import PEERS
-from sparsefront_kernels.bench.problems import Setting, Shape
-from sparsefront_kernels.bench.provider import checked
 from sparsefront_kernels.gathered import quack as gathered_quack
 from sparsefront_kernels.gathered.quack import (
     K_BLOCK,
-    QuackLaunch,
-    QuackProblem,
-    candidates,
     pack_for_quack,
     problem_unsupported_reason,
 )
@@ -131,46 +123,3 @@ def test_reasons_of_other_gpus(monkeypatch):
     monkeypatch.setattr(gathered_quack, "_modules", broken)
     assert problem_unsupported_reason(problem) == "quack-kernels cannot be imported: libcute.so: not found"
     gathered_quack._import_error.cache_clear()
-
-
-def test_the_call_of_quack(monkeypatch):
-    """Names of arguments and of settings as QuACK 0.6.5 has them."""
-    calls = []
-    tuned = SimpleNamespace(fn=lambda *operands, **settings: calls.append((operands, settings)))
-    monkeypatch.setitem(sys.modules, "quack", SimpleNamespace())
-    monkeypatch.setitem(sys.modules, "quack.gemm_interface", SimpleNamespace(gemm_tuned=tuned))
-    monkeypatch.setitem(sys.modules, "quack.gemm_config", SimpleNamespace(GemmConfig=lambda **settings: settings))
-    a, b, out, offsets, kept = (torch.zeros(1) for _ in range(5))
-    launch = QuackLaunch(256, 128, True, cluster_m=2)
-    gathered_quack.grouped_gemm(a, b, out, offsets=offsets, kept=kept, order=None, launch=launch)
-    ((operands, settings),) = calls
-    assert operands == (a, b, out) and settings.keys() == {"cu_seqlens_k", "A_idx", "batch_idx_permute", "config"}
-    assert settings["cu_seqlens_k"] is offsets and settings["A_idx"] is kept and settings["batch_idx_permute"] is None
-    assert settings["config"] == {
-        "tile_m": 256,
-        "tile_n": 128,
-        "pingpong": True,
-        "is_dynamic_persistent": False,
-        "cluster_m": 2,
-        "cluster_n": 1,
-    }
-
-
-@pytest.mark.parametrize("m", [16, 13])
-def test_the_peer_multiplies_by_our_weight(asked, cases, m):
-    stored = cases["gathered-uneven"].build().to(CPU, torch.float16)
-    n, k = stored.shape
-    setting = Setting(Shape("small", m, k, n), "fp16", 0.5, CPU)
-    drawn = DrawnWeight(
-        "tile_wise", 16, "pattern", "seed=0", setting, {"gathered": stored}, setting.reference(stored.to_dense()), 0.5
-    )
-    found = quack.providers(setting, drawn)
-    assert len(found) == len(candidates(QuackProblem.of(pack_for_quack(stored), m), 1)) > 6
-    for one in found:
-        assert checked(one) < 1e-3
-        y = one.calls(1)[0]()
-        assert y.shape == (stored.tiles * 16, 16), "compact: pruned outputs are left out, the last tile is filled up"
-        assert (one.kernel, one.family, one.pattern) == ("quack_compact", "quack", "tile_wise")
-        assert (one.distribution, one.granularity, one.mask_settings) == ("pattern", 16, "seed=0")
-        assert one.sparsity == drawn.sparsity and one.layout == "feature_major"
-    assert len({launch for launch, _ in asked}) == len(found), "each its own launch"

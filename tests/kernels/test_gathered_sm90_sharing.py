@@ -1,13 +1,12 @@
 """Which blocks share the k-blocks of which tiles: every k-block of Y once, a tile's parts in the order of K."""
 
-import random
 from itertools import pairwise
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sparsefront_kernels.gathered.sm90_sharing import likely_cycles, shared_schedule, tile_cycles
+from sparsefront_kernels.gathered.sm90_sharing import shared_schedule, tile_cycles
 
 PART, COLUMNS = -1 << 31, (1 << 28) - 1
 
@@ -77,20 +76,3 @@ def test_blocks_get_equal_shares(lengths, m):
             for first, last in pairwise(work.first_tiles.tolist())
         ]
         assert max(ends) <= 1.25 * sum(ends) / len(ends) and len(ends) > 100
-
-
-def test_likely_is_near_and_plausible():
-    """Sharing is chosen by it: of short lists it may be too bad, which costs nothing."""
-    generator = random.Random(0)
-    for _ in range(60):
-        length = generator.randint(4, 100)
-        lengths = tuple(sorted(generator.randint(length // 2, length) for _ in range(generator.randint(4, 60))))[::-1]
-        m, widest = generator.choice([256, 512, 1024]), generator.choice([128, 256])
-        ratio = likely_cycles(lengths, m, 132, widest) / shared_schedule(lengths, m, 132, widest).cycles
-        assert 0.9 < ratio < (1.35 if length > 20 else 6)
-    assert likely_cycles((50,) * 100, 8192, 132, 256) == likely_cycles((0, 0), 256, 132, 256) == float("inf")
-
-
-def test_whole_tiles_are_not_cut():
-    found = shared_schedule((16,) * 66, 256, 132, 128)
-    assert found.parts == 0 and len(found.shared) == 0 and len(found.work) == 132

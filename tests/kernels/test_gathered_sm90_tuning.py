@@ -5,30 +5,10 @@ from dataclasses import replace
 import pytest
 import torch
 from sparsefront_kernels import FORMATS, Problem
-from sparsefront_kernels.gathered.sm90 import LAUNCHES, SHARED, Sm90Launch, Sm90Problem, best_predicted, candidates
+from sparsefront_kernels.gathered.sm90 import LAUNCHES, SHARED, Sm90Launch, Sm90Problem, best_predicted
 from sparsefront_kernels.gathered.sm90_packing import pack_for_sm90
 from sparsefront_kernels.tuning import launches
 from sparsefront_kernels.tuning.launches import chosen_launch
-
-LARGE = Sm90Problem(m=4096, k=4096, n=4096, cta_tiles=32, k_blocks=1024)
-SMALL = Sm90Problem(m=256, k=1024, n=1024, cta_tiles=8, k_blocks=64)
-
-
-def test_k_blocks_are_shared():
-    """26 blocks of 128 columns on 132 SMs, the longest with 120 k-blocks; at many rows there is enough for all."""
-    lengths = (120, 118, 103, 102, *[90] * 9, *[0] * 28)
-    uneven = Sm90Problem(256, 20480, 5120, 41, sum(max(1, length) for length in lengths), lengths)
-    assert candidates(uneven, 132)[0].shares and best_predicted(uneven, 132).shares
-    assert not any(launch.shares for launch in candidates(replace(uneven, m=16384), 132))
-
-
-def test_measured_launches_of_their_shape(nothing_tuned):
-    odd = Sm90Launch(64, 4, 16, 2)
-    LAUNCHES.record(LARGE, odd, 123.456, "Some GPU")
-    near = Sm90Problem(LARGE.m, LARGE.k, LARGE.n, LARGE.cta_tiles, LARGE.k_blocks + 3)
-    assert chosen_launch(LAUNCHES, LARGE, "Some GPU", 132) == chosen_launch(LAUNCHES, near, "Some GPU", 132) == odd
-    assert chosen_launch(LAUNCHES, SMALL, "Some GPU", 132) == candidates(SMALL, 132, slack=1.0)[0]
-    assert chosen_launch(LAUNCHES, LARGE, "Another GPU", 132) == candidates(LARGE, 132, slack=1.0)[0]
 
 
 def test_trial_counts_until_it_ends(nothing_tuned, monkeypatch):
@@ -79,3 +59,10 @@ def test_weight_keeps_its_launch(nothing_tuned):
     LAUNCHES.record(replace(at, m=8192), other, 1.0, "GPU")
     assert chosen_launch(LAUNCHES, replace(at, m=9000), "GPU", 132) == other
     assert chosen_launch(LAUNCHES, replace(at, m=11000), "GPU", 132) == odd
+
+
+@pytest.mark.parametrize("tile", [24, 96, 200])
+def test_tiles_that_misfit_half_tiles(tile):
+    stored = FORMATS["gathered"].from_dense(torch.randn(200, 8), torch.ones(200, 8, dtype=torch.bool), tile=tile)
+    with pytest.raises(ValueError, match=f"not tiles of {tile} outputs"):
+        pack_for_sm90(stored)

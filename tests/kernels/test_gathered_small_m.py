@@ -9,7 +9,7 @@ from drawn_masks import tile_wise
 from in_layout import InLayout
 from sparsefront_kernels import FORMATS, entry
 from sparsefront_kernels.cuda.launch import was_read_before
-from sparsefront_kernels.gathered.small_m import SmallMProblem, candidates, dense_weight, pack_for_small_m
+from sparsefront_kernels.gathered.small_m import dense_weight, pack_for_small_m
 from sparsefront_kernels.problem import LAYOUTS, X_FEATURE_MAJOR
 
 KERNELS = {layout: InLayout(entry("gathered_small_m"), layout) for layout in LAYOUTS}
@@ -28,29 +28,6 @@ class TestTables:
         stored = FORMATS["gathered"].from_dense(torch.randn(16, 65_535).half(), mask, tile=16)
         assert torch.equal(dense_weight(pack_for_small_m(stored)), stored.to_dense())
 
-    def test_equal_row_tiles(self):
-        mask = torch.zeros(256, 96, dtype=torch.bool)
-        mask[:, :40] = True
-        packed = pack_for_small_m(FORMATS["gathered"].from_dense(torch.randn(256, 96).half(), mask, tile=128))
-        assert (packed.chunks_of_each, packed.in_order, packed.row_tiles.tolist()) == (3, True, [[0, 3], [3, 3]])
-        assert packed.most_chunks == 3
-        mask[128:, :90] = True
-        packed = pack_for_small_m(FORMATS["gathered"].from_dense(torch.randn(256, 96).half(), mask, tile=128))
-        assert (packed.chunks_of_each, packed.in_order, packed.row_tiles.tolist()) == (-1, False, [[0, 6], [6, 3]])
-        assert packed.most_chunks == 6
-
-    def test_empty_row_tiles_come_last(self):
-        mask = torch.zeros(640, 96, dtype=torch.bool)
-        mask[128:256, :40] = mask[384:512, :60] = True
-        stored = FORMATS["gathered"].from_dense(torch.randn(640, 96).half(), mask, tile=128, drop_empty_outputs=True)
-        packed = pack_for_small_m(stored)
-        assert packed.kept_row_tiles == 2 and packed.row_tiles[:, 1].tolist() == [4, 3, 0, 0, 0]
-        few, many = (SmallMProblem.of(packed, m, x_feature_major=True) for m in (8, 9))
-        assert (few.row_tiles, few.pruned, few.amount) == (2, True, 3.5) and " kept=2 chunks=" in few.shape
-        assert (many.row_tiles, many.pruned, many.amount) == (5, False, 1.4) and "kept" not in many.shape
-        pruned = pack_for_small_m(FORMATS["gathered"].from_dense(stored.to_dense(), mask & False, tile=128))
-        assert pruned.panels.numel() == 0 and candidates(SmallMProblem.of(pruned, 3, x_feature_major=True), 132)
-
     def test_early_reads_of_a_weight(self):
         packed = pack_for_small_m(stored_weight(90))
         parts = (packed.panels, packed.lists, packed.row_tiles, packed.outputs)
@@ -63,13 +40,6 @@ class TestTables:
         with torch.inference_mode():  # such tensors count no changes
             inferred = [part.clone() for part in parts]
         assert [was_read_before(*inferred) for _ in range(2)] == [False, True]
-
-
-class TestEntries:
-    def test_rows_have_launches_of_their_own(self):
-        tunables = {layout: kernel.tunable.kernel for layout, kernel in KERNELS.items()}
-        by_row = {layout for layout, name in tunables.items() if name == "gathered_small_m_row_x"}
-        assert by_row == {"row_major", "row_to_feature"} and len(set(tunables.values())) == 2
 
 
 @pytest.mark.gpu

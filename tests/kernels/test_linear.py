@@ -83,15 +83,6 @@ def test_sparse_linear_is_the_masked_one(case, bias):
     assert layer.kernel_name == f"{case[1]}_reference" or case[1] == "dense"
 
 
-def test_family_and_kernel_by_name():
-    linear, mask = nn.Linear(K, N), windows(2, 4)
-    assert SparseLinear.from_masked(linear, mask, family="csr").format.family == "csr"
-    named = SparseLinear.from_masked(linear, mask, family="n_m", n=2, m=4, kernel="n_m_reference")
-    assert named.kernel_name == "n_m_reference"
-    tiled = SparseLinear.from_masked(linear, tiles(8), tile=8, family="gathered")
-    assert tiled.format.tile == 8
-
-
 def test_layer_moves_with_its_weight():
     linear, mask = nn.Linear(K, N), tiles(16)
     layer = SparseLinear.from_masked(linear, mask)
@@ -115,12 +106,6 @@ def test_unheld_weight_is_freed(packs, monkeypatch):
     del packed
     gc.collect()
     assert held() is None
-
-
-def test_cpu_runs_the_reference():
-    packed = pack(torch.randn(N, K), tiles(16))
-    problem = Problem(m=8, k=K, n=N, dtype=torch.float32, device="cpu")
-    assert best_kernel(packed, problem).name == "gathered_reference"
 
 
 @pytest.mark.parametrize(("rows", "expected"), [(1, "few"), (3, "few"), (4, "more"), (64, "more")])

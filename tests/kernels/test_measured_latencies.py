@@ -15,7 +15,6 @@ from sparsefront_kernels.performance_model.latency_table import (
     between,
     distilled,
     latency_table,
-    load,
     user_file,
 )
 from sparsefront_kernels.registry import names
@@ -118,21 +117,6 @@ def test_distilled_to_the_fastest_kernel():
         ("gathered_triton", 0.75, 1.5),
     ]
     assert made.gpu == "GPU" and made.made_with == MADE_WITH | {"date": "2026-01-01, 2026-01-02"}
-
-
-@pytest.mark.parametrize(
-    ("rows", "message"),
-    [([], "are of none"), ([row(kernel="cublas")], "are of none"), ([row(), row(gpu="other")], "are of GPU, other")],
-)
-def test_distilled_of_one_gpu_model(rows, message):
-    with pytest.raises(ValueError, match=message):
-        distilled(rows, names())
-
-
-def test_written_and_read_back(tmp_path):
-    path = table().save(tmp_path / "made" / "gpu.json")
-    assert load(path) == table()
-    assert len(path.read_text().splitlines()) > len(table().measured), "a measurement a line"
 
 
 def test_own_table_replaces_the_shipped_one(tmp_path, monkeypatch):

@@ -10,7 +10,7 @@ from sparsefront_kernels.norm import (
 )
 from torch.nn.functional import layer_norm
 
-SHAPES = [(1, 1), (64, 5), (48, 130), (768, 33), (5000, 9)]  # the last is read three times
+SHAPES = [(1, 1), (48, 130), (5000, 9)]  # the last is read three times
 
 
 def expected(x, weight, bias, eps):
@@ -61,13 +61,13 @@ def test_the_op_is_what_it_says(device):
 
 
 @pytest.mark.parametrize("keep_sums", [False, True])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize(("d", "m"), SHAPES)
 def test_what_is_added_first(d, m, dtype, keep_sums, device):
     x = torch.randn(d, m + 3, device=device, dtype=dtype)[:, :m]
     residual = torch.randn(m, d, device=device, dtype=dtype).t()
     weight, bias, x_bias = torch.randn(d, device=device, dtype=dtype), *torch.randn(2, d, device=device)
-    limit = {torch.float32: 5e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}[dtype]
+    limit = {torch.float32: 5e-5, torch.bfloat16: 3e-2}[dtype]
     for added in (x_bias, None):
         total = x.double() + residual.double() + (0 if added is None else added.double()[:, None])
         truth = expected(total.to(dtype), weight, bias, 1e-6)

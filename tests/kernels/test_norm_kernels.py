@@ -12,9 +12,7 @@ from sparsefront_kernels.norm import (
     layer_norm_columns,
     layer_norm_columns_reference,
 )
-from sparsefront_kernels.norm.layer_norm import CUDA_DIVISIONS, LAUNCHES, TRITON, NormLaunch, NormProblem, candidates
-from sparsefront_kernels.tuning import store
-from sparsefront_kernels.tuning.launches import forget_choices
+from sparsefront_kernels.norm.layer_norm import CUDA_DIVISIONS, LAUNCHES, TRITON, NormLaunch, NormProblem
 
 NOTHING = {"weight": None, "bias": None, "x_bias": None, "residual": None, "sums": None}
 LIMIT = {torch.float16: 4e-3, torch.bfloat16: 3e-2}
@@ -96,26 +94,6 @@ def test_measured_launch_runs(cuda_reference):
     assert layer_norm.launch_in_use(odd, **NOTHING) == TRITON
     layer_norm_columns(odd, None, bias, 1e-6)
     assert cuda_reference == [CUDA]
-
-
-@pytest.mark.usefixtures("nothing_tuned")
-def test_choice_is_of_one_problem(cuda_reference):
-    x, residual = torch.randn(2, 64, 16, dtype=torch.float16)
-    remember(x, CUDA, residual, keep_sums=True).save()
-    store.tuned_kernel.cache_clear()
-    forget_choices()
-    assert layer_norm.launch_in_use(x, **NOTHING | {"residual": residual, "sums": x}) == CUDA
-    for others in ({}, {"residual": residual}, {"residual": residual.t().contiguous().t(), "sums": x}):
-        assert layer_norm.launch_in_use(x, **NOTHING | others) == TRITON
-    assert layer_norm.launch_in_use(x.bfloat16(), **NOTHING | {"residual": residual.bfloat16(), "sums": x}) == TRITON
-    add_layer_norm_columns(x, None, residual, None, None, 1e-6, True)
-    assert cuda_reference == [CUDA]
-
-
-@pytest.mark.parametrize(("d", "count"), [(768, 4), (1024, 4), (1280, 2), (2048, 2), (4096, 1)])
-def test_launches_worth_timing(d, count):
-    found = candidates(NormProblem(d, 1024, torch.float16), 132)
-    assert found[0] == TRITON and len(found) == count == len(set(found))
 
 
 @pytest.mark.gpu

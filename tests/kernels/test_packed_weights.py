@@ -13,7 +13,7 @@ from sparsefront_kernels.cuda.launch import GpuLimits
 from sparsefront_kernels.gathered import indexed, quack, simt, sm90, small_m
 from sparsefront_kernels.operands import aligned_by_input, aligned_like
 from sparsefront_kernels.problem import X_FEATURE_MAJOR
-from sparsefront_kernels.tuning import launches, store
+from sparsefront_kernels.tuning import launches
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 # kernel -> the module that asks for a GPU, and what unpacks the weight, if anything does
@@ -138,24 +138,6 @@ def _without_start(launch) -> tuple:
     """A launch but for how it starts behind the kernel before it, and in which order it goes through tiles."""
     free = ("pdl", "dependent_launch", "raster_swizzle")
     return tuple((name, value) for name, value in vars(launch).items() if name not in free)
-
-
-@pytest.mark.parametrize("name", TUNABLE)
-def test_remembered_launch_of_like_work(name, problems, nothing_tuned):
-    (one,) = problems(name, seeds=[0])
-    tunable, problem = one.kernel.tunable, one.problem
-    other = list(tunable.candidates(one.packed, problem))[-1]
-    tunable.remember(one.packed, problem, other, 1.0)
-    assert tunable.launch(one.packed, problem) == other and tunable.measured(one.packed, problem)
-
-
-@pytest.mark.parametrize("name", TUNABLE)
-def test_shipped_launches_have_their_type(name):
-    for kernel in {entry(name).tunable_in(layout) for layout in entry(name).layouts}:
-        for path in store.SHIPPED.glob("*.json"):
-            entries = store._read(path)["kernels"].get(kernel.kernel, {"entries": {}})["entries"]
-            for measured in entries.values():
-                launches._launch(measured, kernel.launch_type)
 
 
 def test_operands_reach_aligned_rows():

@@ -4,10 +4,10 @@ import dataclasses
 from pathlib import Path
 
 import pytest
-from sparsefront_kernels.bench.rows import COLUMNS, read_rows
-from sparsefront_kernels.performance_model import PredictedSpeedup, Product, performance_model, predict
+from sparsefront_kernels.bench.rows import read_rows
+from sparsefront_kernels.performance_model import PredictedSpeedup, Product, predict
 from sparsefront_kernels.performance_model.__main__ import main
-from sparsefront_kernels.performance_model.fit import Sample, fitted, rates_of
+from sparsefront_kernels.performance_model.fit import Sample, fitted
 from sparsefront_kernels.performance_model.kernel_latency import FAMILIES, Prediction, predict_with
 from sparsefront_kernels.performance_model.rates import DeviceRates, device_rates, user_file
 from sparsefront_kernels.performance_model.work import CONSTANTS, STARTS
@@ -66,13 +66,6 @@ def test_more_work_is_never_faster(family):
         assert sparse == sorted(sparse)
 
 
-def test_narrow_tiles_cost_more():
-    times = [predicted_us(*asked("gathered_sm90", m=4096, granularity=unit), rates()) for unit in (128, 64, 32, 16)]
-    assert times == sorted(times) and times[0] < times[-1]
-    assert product(granularity=16, sparsity=0.5).kept_by_any(64) == 1 - 0.5**4
-    assert product(granularity=128, sparsity=0.5).kept_by_any(64) == 0.5
-
-
 def test_unknown_values_say_nothing():
     assert predict(product(), "gathered_sm90", "a GPU that nobody measured") is None
     assert predicted_us("triton_bsr", product(), rates()) is None
@@ -107,39 +100,6 @@ def test_fit_finds_its_times():
     assert predict_with(product(dtype="bf16"), "gathered_sm90", found).error == errors["held_out_p90"]
 
 
-def row(**changed) -> dict[str, str]:
-    text = dict.fromkeys(COLUMNS, "") | {
-        "kernel": "cublas",
-        "granularity": 0,
-        "dtype": "fp16",
-        "m": 64,
-        "k": 64,
-        "n": 64,
-    }
-    text |= {"sparsity": 0, "layout": "row_major", "correct": True, "latency_us": 2.0, "roofline_fraction": 0.5}
-    return {name: str(value) for name, value in (text | changed).items()}
-
-
-def test_rates_are_those_of_the_floors():
-    size = 1024
-    bound = {"m": size, "k": size, "n": size, "latency_us": 10.0, "roofline_fraction": 2 * size**3 / 700e6 / 10}
-    few = {"m": 1, "k": size, "n": size, "latency_us": 2.0, "roofline_fraction": 2 * (size**2 + 2 * size) / 4e6 / 2}
-    found = rates_of([row(**bound), row(**few), row(correct=False)], gpu="GPU", num_sms=7, made_with={})
-    assert found.dense_tflops == {"fp16": pytest.approx(700.0)} and found.copy_gb_per_s == pytest.approx(4000.0)
-    with pytest.raises(ValueError, match="no row is memory-bound"):
-        rates_of([row(**bound)], gpu="GPU", num_sms=7, made_with={})
-
-
-def test_own_rates_replace_shipped_ones(tmp_path, monkeypatch):
-    monkeypatch.setenv("SPARSEFRONT_KERNELS_CACHE", str(tmp_path))
-    device_rates.cache_clear()
-    assert device_rates("NVIDIA H200").num_sms == 132
-    dataclasses.replace(rates(), gpu="NVIDIA H200").save(user_file("NVIDIA H200"))
-    device_rates.cache_clear()
-    assert device_rates("NVIDIA H200").num_sms == 100
-    device_rates.cache_clear()
-
-
 def test_the_command(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("SPARSEFRONT_KERNELS_CACHE", str(tmp_path))
     device_rates.cache_clear()
@@ -159,22 +119,6 @@ def test_the_command(tmp_path, monkeypatch, capsys):
     assert device_rates("Some GPU").made_with["source"] == "rows.csv" and user_file("Some GPU").exists()
     assert main([str(tmp_path / "nowhere.csv")]) == 1
     device_rates.cache_clear()
-
-
-def test_predictions_are_measurements_where_possible(tmp_path, monkeypatch):
-    monkeypatch.setenv("SPARSEFRONT_KERNELS_CACHE", str(tmp_path))
-    device_rates.cache_clear()
-    known = performance_model("NVIDIA H200")
-    near, far = (row_major(m=m, k=4096, n=4096, granularity=128) for m in (2048, 100_000))
-    measured, modelled = known.speedup(near, "gathered"), known.speedup(far, "gathered")
-    assert (measured.source, measured.error) == ("measurements", 0)
-    assert modelled.source == "model" and 0 < modelled.error < 1
-    assert modelled.dense_us > modelled.latency_us > 0
-    alone = dataclasses.replace(known, table=None).speedup(near, "gathered")
-    assert alone.source == "model" and alone.speedup == pytest.approx(measured.speedup, rel=0.25)
-    assert known.speedup(near, "csr") is None
-    assert dataclasses.replace(known, rates=None).speedup(far, "gathered") is None
-    assert performance_model("a GPU that nobody measured") is None
 
 
 def test_model_within_its_error():

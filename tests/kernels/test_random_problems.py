@@ -136,25 +136,3 @@ def test_code_for_gpus_before_hopper(kernel, gpu_before_hopper):
 
 def test_every_family_is_drawn():
     assert set(WEIGHTS) == set(families())
-
-
-@pytest.mark.parametrize("family", families())
-def test_the_problems_are_what_they_claim(family):
-    """All kept, all pruned, primes, one row and tiles that keep nothing do occur, in ten seeds of any kernel."""
-    kernel = next(kernel for kernel in every_layout() if kernel.family == family)
-    drawn = dict(zip(OCCASIONS, [draw(kernel, seed, "cpu") for seed in range(10)]))
-    kept = {name: int((one.stored.to_dense() != 0).sum()) for name, one in drawn.items()}
-    assert kept["all pruned"] == 0
-    assert kept["all kept"] == drawn["all kept"].stored.values.numel()
-    assert drawn["one row"].problem.m == 1
-    assert not drawn["x is a window"].x.is_contiguous()
-    assert drawn["x is unaligned"].x.storage_offset() == 1
-    assert drawn["x is transposed"].x.t().is_contiguous()
-
-
-def test_same_seed_draws_the_same_problem():
-    for kernel in every_layout():
-        if kernel.is_reference:
-            first, again = (draw(kernel, 17, "cpu", largest=50) for _ in range(2))
-            assert first.says == again.says and torch.equal(first.x, again.x)
-            assert torch.equal(first.stored.to_dense(), again.stored.to_dense())

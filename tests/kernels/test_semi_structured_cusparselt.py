@@ -44,52 +44,6 @@ def problem(layout, m=13, dtype=torch.float16):
     return Problem(m, 64, 32, dtype, CPU, layout)
 
 
-@pytest.mark.parametrize(("layout", "strides"), [("row_major", (1, 64)), ("feature_major", (16, 1))])
-def test_search_sees_the_product(monkeypatch, layout, strides):
-    seen = []
-
-    def search(packed, x):
-        seen.append((packed, tuple(x.shape), x.stride(), x.dtype))
-        return Algorithm(7, 2, 1)
-
-    monkeypatch.setattr(cusparselt, "searched", search)
-    assert ALGORITHMS.candidates(PACKED, problem(layout)) == [Algorithm(7, 2, 1), DEFAULT]
-    assert seen == [(PACKED.compressed, (64, 16), strides, torch.float16)], "rows are padded to a multiple of 8"
-
-
-def test_transposed_store_takes_other_timings(monkeypatch):
-    monkeypatch.setattr(cusparselt, "searched", lambda packed, x: pytest.fail("an algorithm may end the process"))
-    monkeypatch.setattr(cusparselt, "fast_with_transposed_store", lambda problem: [Algorithm(9), DEFAULT])
-    assert ALGORITHMS.candidates(PACKED, problem("feature_to_row")) == [Algorithm(9), DEFAULT]
-    assert ALGORITHMS.candidates(PACKED, problem("feature_to_row", m=0)) == [DEFAULT]
-
-
-@pytest.mark.parametrize(
-    ("printed", "fastest"),
-    [
-        ("pass", []),
-        (
-            """import sys
-assert sys.argv[1] == '{"m": 13, "k": 64, "n": 32, "dtype": "float16", "device": 3}', sys.argv
-print('{"alg_id": 6, "latency_us": 2}')""",
-            [6],
-        ),
-        ('for i, us in enumerate((9.5, 3.0, 7.0)): print(\'{"alg_id": %d, "latency_us": %g}\' % (i, us))', [1, 2]),
-        ("print('{\"alg_id\": 4, \"latency_us\": 2}', flush=True); raise SystemExit('illegal instruction')", [4]),
-    ],
-    ids=["nothing", "asked", "all", "ended"],
-)
-def test_earlier_results_of_the_other_process(monkeypatch, printed, fastest):
-    run = cusparselt.subprocess.run
-    monkeypatch.setattr(
-        cusparselt.subprocess,
-        "run",
-        lambda command, **options: run([command[0], "-c", printed, command[-1]], **options),
-    )
-    there = replace(problem("feature_to_row"), device=torch.device("cuda", 3))
-    assert cusparselt.fast_with_transposed_store(there) == [Algorithm(number) for number in fastest]
-
-
 @pytest.mark.parametrize(("broken", "numbers"), [(None, [0, 2, 3]), (3, [0, 2])], ids=["all", "one breaks the device"])
 def test_other_process_times_each_algorithm(monkeypatch, capsys, broken, numbers):
     def product(packed, x, transpose_result, alg_id, **others):
@@ -111,13 +65,6 @@ def test_other_process_times_each_algorithm(monkeypatch, capsys, broken, numbers
         cusparselt.time_transposed_store('{"m": 13, "k": 64, "n": 32, "dtype": "float16", "device": 0}')
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert lines == [{"alg_id": number, "latency_us": 7.0} for number in numbers]
-
-
-def test_the_transposed_store_is_for_bfloat16():
-    reason = entry("semi_structured_torch").unsupported
-    assert "transposed store keeps the processor busy" in reason(None, problem("feature_to_row"))
-    for other in (problem("feature_to_row", dtype=torch.bfloat16), problem("feature_major"), problem("row_major")):
-        assert "transposed" not in reason(None, other)
 
 
 def test_new_rows_are_searched_once(monkeypatch):
@@ -147,20 +94,6 @@ def test_new_rows_are_searched_once(monkeypatch):
     assert ALGORITHMS.searched(PACKED, tuned) is None and ALGORITHMS.measured(PACKED, tuned)
     ALGORITHMS.try_out(PACKED, replace(tuned, m=32), Algorithm(4))
     assert product(32) == Algorithm(4) and len(asked) == 3
-
-
-@pytest.mark.parametrize("layout", entry("semi_structured_torch").layouts)
-def test_products_search_unless_store_is_transposed(layout, monkeypatch):
-    """Algorithms of the transposed store may end the process."""
-    searches = []
-    monkeypatch.setattr(
-        type(ALGORITHMS), "launch_searched", lambda self, *given: searches.append(given) or self.launch_for(*given[:2])
-    )
-    monkeypatch.setattr(torch, "_cslt_sparse_mm", lambda packed, x, **given: torch.zeros(32, 16))
-    monkeypatch.setattr(torch.cuda, "device_of", lambda x: nullcontext())
-    x = torch.zeros(problem(layout).x_shape, dtype=torch.float16)
-    entry("semi_structured_torch").run(x, replace(PACKED, compressed=torch.zeros(32, 36).half()), None, layout=layout)
-    assert [given[0].m for given in searches] == ([] if layout == "feature_to_row" else [13])
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,12 @@ import torch
 from drawn_masks import n_of_m
 from random_problems import TOLERANCE, fault_of
 from sparsefront_kernels import Problem, UnsupportedProblem, entry
-from sparsefront_kernels.quantized.quantize import PRECISIONS, VALUE_DTYPES, quantize
+from sparsefront_kernels.quantized.quantize import PRECISIONS, quantize
 from sparsefront_kernels.quantized.weight import pack_quantized
 from sparsefront_kernels.semi_structured import low_precision
 from sparsefront_kernels.semi_structured.cusparselt import DEFAULT, Algorithm
 from sparsefront_kernels.semi_structured.format import SemiStructuredFormat
-from sparsefront_kernels.semi_structured.low_precision import ALGORITHMS, ALPHA, CusparseltQuantizedWeight
+from sparsefront_kernels.semi_structured.low_precision import ALPHA, CusparseltQuantizedWeight
 
 N, K = 64, 96
 
@@ -75,25 +75,6 @@ def test_the_op_is_what_it_says(asked):
         for by_output in (False, True):
             arguments = (x, packed.compressed, packed.alpha, None, N, torch.bfloat16, by_output)
             torch.library.opcheck(low_precision.semi_structured_sums.overload, arguments, test_utils=checks)
-
-
-@pytest.mark.parametrize("precision", PRECISIONS)
-def test_candidates_are_those_that_are_right(precision, monkeypatch):
-    packed, problem = packed_weight(precision), Problem(21, K, N, torch.bfloat16, "cpu", "row_to_feature")
-    right, wrong = Algorithm(5), DEFAULT
-    monkeypatch.setattr(low_precision, "searched", lambda compressed, x, alpha, dtype: right)
-    monkeypatch.setattr(low_precision, "right_under_load", lambda run, expected, allowed: run.args[-1] != wrong)
-    algorithms = ALGORITHMS[VALUE_DTYPES[precision]]
-    assert algorithms.candidates(packed, problem) == [right]
-
-    def fail(*arguments):
-        raise RuntimeError("operation not supported")
-
-    monkeypatch.setattr(low_precision, "searched", fail)
-    assert algorithms.candidates(packed, problem) == [Algorithm(number) for number in range(1, low_precision.NUMBERS)]
-    assert algorithms.candidates(packed, replace(problem, m=0)) == [DEFAULT]
-    monkeypatch.setattr(low_precision, "fast_with_transposed_store", lambda precision, problem: [Algorithm(9), wrong])
-    assert algorithms.candidates(packed, replace(problem, layout="row_major")) == [Algorithm(9)]
 
 
 def test_packing_off_the_gpu_is_unsupported():

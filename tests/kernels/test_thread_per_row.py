@@ -1,9 +1,6 @@
 """`ell_sm90`, `csr_sm90` and `n_m_sm90`: how their lists are filled up, and their launches."""
 
 import torch
-from drawn_masks import n_of_m
-from sparsefront_kernels import FORMATS
-from sparsefront_kernels.csr.sm90 import pack_for_sm90 as pack_csr
 from sparsefront_kernels.cuda.launch import HOPPER
 from sparsefront_kernels.cuda.thread_per_row import (
     ThreadPerRowLaunch,
@@ -13,35 +10,6 @@ from sparsefront_kernels.cuda.thread_per_row import (
     shared_bytes,
     vectors_of,
 )
-from sparsefront_kernels.n_m.sm90 import pack_for_sm90 as pack_n_m
-
-
-class TestLists:
-    def test_groups_that_fill_quads(self):
-        """So that nothing is multiplied besides: 2:4, 1:4 and 3:32 keep 128, 64 and 24 inputs of every 256."""
-        for n, m in ((2, 4), (1, 4), (3, 32)):
-            mask = n_of_m(n, m)(8, 512)
-            stored = FORMATS["n_m"].from_dense(torch.randn(8, 512), mask, n=n, m=m)
-            assert pack_n_m(stored).quads * 4 == stored.values.numel()
-
-    def test_permuted_inputs_are_read_ascending(self):
-        mask = torch.tensor([[True, False, False, True]])
-        weight, by = torch.tensor([[1.0, 2.0, 3.0, 4.0]]), torch.tensor([3, 2, 0, 1])
-        lists = pack_n_m(FORMATS["n_m"].from_dense(weight, mask, n=1, m=2, input_order=by))
-        assert lists.indices[: lists.quads].tolist() == [[0, 3, 3, 3]]
-        assert lists.values[: lists.quads].flatten().tolist() == [1, 4, 0, 0]
-
-    def test_lists_are_filled_up(self):
-        """A weight of zero at an input that is not kept would make NaN of its infinity."""
-        mask = torch.zeros(1, 300, dtype=torch.bool)
-        mask[0, [7, 9, 299]] = True
-        lists = pack_csr(FORMATS["csr"].from_dense(torch.ones(1, 300), mask))
-        assert lists.indices.tolist() == [
-            [7, 9, 299, 299],
-            [0] * 4,
-            [0] * 4,
-        ]  # two quads beyond, read and not multiplied
-        assert lists.values.flatten().tolist() == [1, 1, 1] + 9 * [0]
 
 
 class TestLaunches:

@@ -5,7 +5,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import pytest
-from sparsefront_kernels.performance_model import latency_table, rates
 from sparsefront_kernels.tuning import launches, store
 
 
@@ -137,20 +136,6 @@ def test_damaged_file_is_named_once(content, caplog):
     table.save()
     assert in_file() == {"b": {"block": 2}}
     assert path.with_name("gpu.json.damaged").read_bytes() == content.encode(errors="surrogateescape")
-
-
-@pytest.mark.parametrize(
-    ("module", "read"), [(rates, rates.device_rates), (latency_table, latency_table.latency_table)]
-)
-def test_damaged_file_of_the_model(module, read, caplog):
-    path = module.user_file("NVIDIA H200")
-    path.parent.mkdir(parents=True)
-    for content in ("{", "[]", '{"gpu": "NVIDIA H200"}'):
-        path.write_text(content)
-        getattr(read, "cache_clear", lambda: None)()
-        assert read("NVIDIA H200").gpu == "NVIDIA H200"  # what ships
-    getattr(read, "cache_clear", lambda: None)()
-    assert all("is ignored" in record.getMessage() for record in caplog.records) and len(caplog.records) == 3
 
 
 @dataclass(frozen=True)

@@ -150,15 +150,3 @@ def test_clock_of_this_processor(vit, batches, fuse):
     assert {
         option.kernels[layout] for item in table.items for option in item.options for layout in option.times_us
     } == {"dense_linear", "n_m_reference", "gathered_reference"}
-
-
-def test_search_without_batches(vit):
-    given = {"allocation": sf.allocation.LatencySearch(speedup=1.1), "search": sf.Search(), "tell": str}
-    with pytest.raises(sf.InvalidSetting, match="^calibration=None"):
-        sf.prune(copy.deepcopy(vit), MIXED, 0.9, **given)
-
-
-def test_search_without_settings(vit, batches):
-    given = {"allocation": sf.allocation.LatencySearch(speedup=1.1), "calibration": batches, "tell": str}
-    with pytest.raises(sf.InvalidSetting, match=r"^search=None: .*latency_search measures .* search=sf\.Search\(\)"):
-        sf.prune(copy.deepcopy(vit), MIXED, 0.9, **given)

@@ -9,16 +9,11 @@ Layers are pruned for a while, in the places that masks [N, K] name.
 
 import pytest
 import torch
-from sparsefront_kernels import Problem
 from torch import nn
 
 from sparsefront.allocation.assignment import Item, Option
-from sparsefront.inference.choice import KernelChoice
 from sparsefront.latency_search.evaluating import FLOOR, CandidateMasks, masked, output_error, weigh
-from sparsefront.latency_search.table import Timing, layer_time
 from sparsefront.masks.weight_view import as_matrix
-from sparsefront.measure.problems import LayerInput
-from sparsefront.measure.settings import Measure
 from sparsefront.obs.sweep import input_hessian
 from sparsefront.patterns.element_wise import ElementWise
 
@@ -69,19 +64,6 @@ def test_error_of_nothing_and_everything():
     assert output_error(weight, torch.ones(4, 6, dtype=torch.bool), hessian) == 0.0
     assert abs(output_error(weight, torch.zeros(4, 6, dtype=torch.bool), hessian) - 1.0) < 1e-6
     assert output_error(torch.zeros(4, 6), torch.zeros(4, 6, dtype=torch.bool), hessian) == 0.0  # a dead layer
-
-
-class Doubled(nn.Linear):
-    def forward(self, x):
-        return 2 * super().forward(x)
-
-
-def test_own_forward_is_dense(clock):
-    net = nn.Sequential(Doubled(16, 16))
-    received = LayerInput(Problem(m=4, k=16, n=16, dtype=torch.float32, device=torch.device("cpu")), (4, 16))
-    timing = Timing({"input": torch.randn(4, 16)}, torch.float32, Measure(device="cpu"), KernelChoice())
-    assert layer_time(net, "0", received, None, (None, 0.0), timing).kernel == "dense_linear"
-    assert layer_time(net, "0", received, None, (0, 0.5), timing) is None
 
 
 LAYERS_LAYERS = {"linear": nn.Linear(6, 4), "conv": nn.Conv2d(2, 4, 3), "channels_last": nn.Conv2d(2, 4, 3)}

@@ -201,38 +201,3 @@ def test_masks_of_a_convolution(cnn):
         sf.InvalidSetting, match=r"masks\['body'\].*\[16, 8, 3, 3\], as the weight or \[16, 72\], as its matrix"
     ):
         sf.recover(cnn, {"body": keep.permute(2, 3, 1, 0)}, data, F.cross_entropy, **settings)
-
-
-class Two(nn.Module):
-    """Returns two tensors, of which nothing says which are logits."""
-
-    def __init__(self, net):
-        super().__init__()
-        self.net, self.form = net, tuple
-
-    def forward(self, x):
-        out = self.net(x)
-        return self.form((out, out))
-
-
-def first_of(output, target):
-    return F.cross_entropy(output[0], target)
-
-
-@pytest.mark.parametrize("form", [tuple, list])
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        {"recovery": "distill"},
-        {"recovery": "cast"},
-        {"recovery": SquareHead(hidden_layers=["net.1"], soft_targets=1.0)},
-    ],
-)
-def test_outputs_without_named_logits(trained, form, arguments):
-    net = Two(trained.net())
-    net.form = form
-    masks = sf.prune(net, "n_m", 0.5, layers=["net.0", "net.2"], tell=len)
-    before = {name: tensor.clone() for name, tensor in net.state_dict().items()}
-    with pytest.raises(InvalidSetting, match="net=Two: returned (tuple|list), which does not say what its logits are"):
-        sf.recover(net, masks, trained.loader, first_of, dense_net=Two(trained.net()), **SETTINGS, **arguments)
-    assert all(torch.equal(before[name], tensor) for name, tensor in net.state_dict().items())

@@ -190,14 +190,6 @@ def test_same_shapes_reuse_the_search(gpu, forget, tmp_path, monkeypatch, later)
         assert len(seen.timed) == 5
 
 
-def test_swap_without_reuse(gpu):
-    seen, lines = gpu(9.0), []
-    for timed, reuse in ((1, False), (2, False), (2, True)):
-        lines.append(str(swapped(three_layers(), seen, reuse=reuse)[1]).splitlines()[:-2])  # without seconds
-        assert len(seen.timed) == timed and ("as found before" in seen.told[-1]) == reuse
-    assert lines[0] == lines[1] == lines[2], "the measuring stage and a later sf.swap choose alike"
-
-
 def test_layers_without_time_stay_dense(net, gpu):
     seen = gpu(0.5)
     _, report = swapped(net, seen, seconds=0)
@@ -205,17 +197,6 @@ def test_layers_without_time_stay_dense(net, gpu):
     assert "not tried: about 0 s are needed, 0 s of the search are left" in str(report)
     assert "for at most 0 s" in seen.told[0]
     assert "2 things left out, seconds=0: kernels/0 (not tried" in seen.told[-1]
-
-
-def test_plan_is_repeated_whatever_was_fast(gpu, monkeypatch):
-    """In other layers: what was decided for this network is what runs."""
-    seen, reports = gpu(0.5), []
-    for _ in range(2):
-        reports.append(swapped(three_layers(), seen)[1])
-        fast = {"dense_linear": 9.0, "csr_reference": 5.0}, True
-        monkeypatch.setattr(autotune.TimedLayers, "find", lambda *similar, fast=fast: fast)
-    assert seen.plans[1] is not None
-    assert reports[1].kernels == reports[0].kernels == {"gathered_reference": 2}
 
 
 @pytest.fixture
@@ -260,14 +241,6 @@ def test_like_layers_time_fast_kernels_alone(gpu, tried):
         tried.clear()
         swapped_stack(seen, **other)
         assert [timed for _, timed in tried] == [True] * 5, "another density or tile is another time"
-
-
-def test_layer_without_fast_kernel_tries_all(gpu, tried, monkeypatch):
-    """What was fast in a similar layer may not support this one: it is no reason to stay dense."""
-    monkeypatch.setattr(autotune.TimedLayers, "find", lambda *similar: ({"dense_linear": 9.0, "csr_torch": 5.0}, True))
-    report = swapped_stack(gpu(0.5))
-    assert all(layer.kernel == "gathered_reference" for layer in report.layers.values())
-    assert [timed for _, timed in tried] == [False, True] * 5
 
 
 @pytest.mark.gpu

@@ -362,22 +362,6 @@ def test_save_and_load(tmp_path):
         assert told(lambda trust=trust: sf.load_run(new, trust=trust)).startswith("trust=")
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ("sparsty=0.5", "sparsty=0.5: unknown key; did you mean sparsity?"),
-        ("pattern=tilewise", "pattern=tilewise: no such option; did you mean tile_wise?"),
-        ("sparsity=75", "sparsity=75.0: must be less than"),
-        ("seed=1,2", "overrides=seed=1,2: Ambiguous value for argument 'seed=1,2'"),
-        (5, "overrides=5: are texts"),
-        (["sparsity=0.5"], "overrides=['sparsity=0.5']: are texts"),
-    ],
-    ids=str,
-)
-def test_run(given, message):
-    assert told(lambda: sf.run(given)).startswith(message)
-
-
 def changed(value: float, *, bias: bool) -> nn.Module:
     net = copy.deepcopy(PRUNED)
     (net[0].bias if bias else net[0].weight).data.flatten()[3] = value

@@ -1,8 +1,5 @@
 """Attention for timing: masks that mask nothing are left out, one backend is forced, and the math path is named."""
 
-from contextlib import nullcontext
-from types import SimpleNamespace
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -11,7 +8,7 @@ from torch.nn.attention import SDPBackend
 from torch.profiler import ProfilerActivity, profile
 from transformers import BertConfig, BertModel, ViTConfig, ViTModel, masking_utils
 
-from sparsefront.measure import end_to_end, execution_mode
+from sparsefront.measure import execution_mode
 from sparsefront.measure.attention import (
     BACKENDS,
     SUPPORT_CHECKS,
@@ -20,9 +17,7 @@ from sparsefront.measure.attention import (
     math_path_report,
     without_full_masks,
 )
-from sparsefront.measure.execution_mode import FastestMode, fastest_execution_mode
-from sparsefront.measure.fastest import Execution
-from sparsefront.measure.settings import Measure
+from sparsefront.measure.execution_mode import fastest_execution_mode
 from sparsefront.measure.variants import make_variant
 from sparsefront.models.attention import SelfAttention
 
@@ -142,25 +137,6 @@ def test_math_attention_is_named():
     assert math_path_report(attention, {"x": x}) == told
     net, inputs = vit()
     assert math_path_report(net, inputs) is None
-
-
-def test_slow_attention_is_named(monkeypatch, caplog):
-    """On a GPU alone, which is made up here."""
-    net, inputs = Heads().eval(), {"x": torch.randn(2, 3, 5, 8)}
-    monkeypatch.setattr(
-        end_to_end, "known_searches", SimpleNamespace(get=lambda *given: None, keep=lambda *given: None)
-    )
-    for device, told in ((CPU, 0), (torch.device("cuda"), 1)):
-        monkeypatch.setattr(end_to_end, "_device", lambda inputs, device=device: device)
-        monkeypatch.setattr(end_to_end, "share_gpu", lambda device: nullcontext())
-        way = Execution(FastestMode("eager", net, lambda: None))
-        search = SimpleNamespace(slowest=[], try_likely=list, try_others=list, result=lambda way=way: way)
-        monkeypatch.setattr(end_to_end, "ExecutionSearch", lambda *given, search=search, **more: search)
-        end_to_end.find_execution(net, inputs, Measure(device="cpu"))
-        assert len(caplog.messages) == told
-    assert caplog.messages[0].startswith(
-        "Heads: 1 of 1 attentions run in PyTorch's math path, which is slow: 1 x float32"
-    )
 
 
 class Masked(nn.Module):

@@ -148,11 +148,6 @@ def test_settings_of_another_mode_are_refused(given, told):
         sf.Measure(**given)
 
 
-def test_cache_has_room_behind_the_prompt():
-    found = sf.Measure(mode="decode")
-    assert [found.cache_length_for(length) for length in (1, 63, 64, 255, 256)] == [64, 64, 128, 256, 320]
-
-
 @pytest.mark.gpu
 @pytest.mark.parametrize("batch", [1, 16])
 def test_recorded_and_compiled_steps(batch, cuda="cuda", dtype=torch.float16):

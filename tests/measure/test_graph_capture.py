@@ -8,6 +8,7 @@ import torch
 
 from sparsefront.measure import graph_capture
 from sparsefront.measure.graph_capture import CopiedBefore, _ConstantsViaCpu, record
+from sparsefront.training import graphs
 
 
 class Devices:
@@ -51,7 +52,7 @@ class Devices:
             self.device, self.streams[stream.device] = before
 
     @contextmanager
-    def graph(self, graph, stream=None, capture_error_mode="global"):
+    def graph(self, graph, pool=None, stream=None, capture_error_mode="global"):
         """Without a stream, one that belongs to the device of the first recording."""
         if stream is None:
             stream = self.default_capture_stream = self.default_capture_stream or self.Stream()
@@ -82,10 +83,10 @@ def devices(monkeypatch):
     for name in ("Stream", "CUDAGraph", "current_device", "current_stream", "synchronize", "stream", "graph"):
         monkeypatch.setattr(torch.cuda, name, getattr(made, name))
     monkeypatch.setattr(torch.cuda, "device", made.at)
-    monkeypatch.setattr(graph_capture, "end_rng_capture", lambda: made.waits.append("random"))
-    graph_capture._recording_stream.cache_clear()
+    monkeypatch.setattr(graphs, "end_rng_capture", lambda: made.waits.append("random"))
+    graphs._capture_stream.cache_clear()
     yield made
-    graph_capture._recording_stream.cache_clear()
+    graphs._capture_stream.cache_clear()
 
 
 def test_a_second_device_is_recorded_too(devices):
@@ -118,6 +119,10 @@ def test_failed_recording_leaves_random_numbers(devices):
     with pytest.raises(RuntimeError, match="not permitted"):
         record([fails], device=torch.device("cuda", 1), warmup=1)
     assert devices.streams == current and devices.waits[-1] == "random"
+    devices.waits.clear()
+    with pytest.raises(RuntimeError, match="not permitted"):  # of a training or an evaluation
+        graphs.record(fails, None)
+    assert devices.streams == current and devices.waits == ["random"]
 
 
 @pytest.mark.parametrize("inference", [False, True])

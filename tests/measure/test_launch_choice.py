@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -68,13 +67,6 @@ def test_most_promising_are_tried(tunable):
     assert store.user_file("Some GPU").exists()
 
 
-def test_clearly_slower_predictions_are_not_tried(tunable):
-    predicted = replace(tunable, predicted_us=lambda problem, launch, num_sms: 10.0 + launch.size * 0.6)
-    layer = layer_with(predicted)
-    choice = find_untried(layer, layer(torch.randn(10, 6)))
-    assert list(choice.candidates) == [Launch(0), Launch(1)], "the third is predicted to take 1.12 times as long"
-
-
 def test_trials_are_in_no_file(tunable):
     """Neither what was taken over from a like product, nor what took too long to be timed well."""
     layer = layer_with(tunable)
@@ -89,15 +81,6 @@ def test_trials_are_in_no_file(tunable):
     tuned_kernel.cache_clear()  # as in a later process
     launches.forget_choices()
     assert [tunable.measured(None, one) for one in (assumed, slow, kept)] == [False, False, True]
-
-
-def test_unwritable_table_is_a_warning(tunable, monkeypatch, caplog):
-    layer = layer_with(tunable)
-    choice = find_untried(layer, layer(torch.randn(10, 6)))
-    monkeypatch.setattr(store, "user_file", lambda gpu: Path("/proc/no/such/folder/gpu.json"))
-    choice.keep(Launch(3), 1.5)
-    assert "are for this process alone, $SPARSEFRONT_KERNELS_CACHE=" in caplog.text
-    assert launch_of(layer, choice.problem) == Launch(3)
 
 
 def test_record_holds_the_running_launch(tunable):

@@ -11,7 +11,6 @@ from sparsefront_kernels.linear import SparseLinear
 from torch import nn
 
 from sparsefront.measure.memory import (
-    dense_layer_bytes,
     measure_sparsity,
     peak_memory_bytes,
     resident_bytes,
@@ -23,7 +22,6 @@ from sparsefront.measure.problems import (
     observe_problems,
     roofline_bound_us,
     roofline_fraction,
-    theoretical_dense_flops,
     weight_flops,
 )
 
@@ -61,12 +59,6 @@ def test_layer_that_adds_to_its_product():
     assert (seen["1"].problem.m, seen["1"].problem.k, seen["1"].problem.n) == (5, 6, 3)
 
 
-def test_no_hook_stays_behind():
-    net = Net().eval()
-    observe_problems(net, {"x": torch.randn(1, 3, 8, 8)}, ["conv", "fc"])
-    assert not net.conv._forward_hooks and not net.fc._forward_hooks
-
-
 TASK = SimpleNamespace(net_inputs=lambda batch: {name: value for name, value in batch.items() if name != "labels"})
 
 
@@ -91,10 +83,6 @@ def test_rows_are_collected_over_batches():
     assert x[:, 0, 0, 0].tolist() == [0, 0, 0, 1, 1]
 
 
-def test_too_few_samples_are_repeated():
-    assert build(images(1, 1), batch_size=5)["x"][:, 0, 0, 0].tolist() == [0, 1, 0, 1, 0]
-
-
 @pytest.mark.parametrize("side", [None, 1, 2, 5])
 def test_images_are_brought_to_a_size(side):
     x = build(images(3), batch_size=2, image_size=side)["x"]
@@ -107,11 +95,6 @@ def test_tokens_are_cut_or_repeated(length, expected):
     inputs = build([tokens(2, 3)], batch_size=2, sequence_length=length)
     assert inputs["input_ids"][0].tolist() == expected
     assert inputs["attention_mask"].shape == (2, length)
-
-
-def test_floats_are_cast():
-    inputs = build([{"x": torch.ones(1, 2), "input_ids": torch.ones(1, 2).long()}], batch_size=1, dtype=torch.bfloat16)
-    assert (inputs["x"].dtype, inputs["input_ids"].dtype) == (torch.bfloat16, torch.int64)
 
 
 X = torch.randn(2, 5, 16)
@@ -262,19 +245,8 @@ def test_resident_bytes_count_storages_once():
     assert resident_bytes(net, CPU) == weight_bytes(net) + (100 - 16) * 4
 
 
-def test_layers_with_dense_weights_are_named():
-    layer, _ = compressed(lambda stored: stored)
-    net = nn.ModuleDict({"a": layer, "b": nn.Conv2d(2, 2, 1), "c": nn.Linear(3, 5), "head": nn.Linear(2, 2)})
-    assert dense_layer_bytes(net, ["a", "b", "c"]) == {"b": 4 * 4, "c": 15 * 4}
-
-
 def problem(m, k, n):
     return Problem(m=m, k=k, n=n, dtype=torch.float32, device=CPU)
-
-
-def test_flops_by_weight_and_row():
-    assert theoretical_dense_flops(problem(3, 4, 5)) == 120
-    assert theoretical_dense_flops(problem(1, 2, 2)) == 8
 
 
 @pytest.fixture

@@ -65,9 +65,3 @@ def test_unusable_value_is_named(no_gpu, key, value):
     with pytest.raises(InvalidSetting) as rejected:
         Measure(**{key: value})
     assert rejected.value.key == key
-
-
-def test_one_size_and_several(no_gpu):
-    assert (Measure().batch_sizes, Measure().sequence_lengths) == ((32,), (None,))
-    several = Measure(batch_size=[8, 1, 128], sequence_length=[384, 128])
-    assert (several.batch_sizes, several.sequence_lengths) == ((8, 1, 128), (384, 128))

@@ -14,10 +14,8 @@ from sparsefront.masks.weight_view import as_matrix, like_weight
 from sparsefront.measure.execution_mode import fastest_execution_mode
 from sparsefront.measure.variants import (
     DoesNotApply,
-    FusedLinears,
     FusedPart,
     PatchProduct,
-    adds_shortcut,
     fold_batch_norm,
     fuse_convolutions,
     fuse_linears,
@@ -27,7 +25,6 @@ from sparsefront.measure.variants import (
 )
 from sparsefront.models.attention import SelfAttention
 from sparsefront.models.bert import Bert
-from sparsefront.models.resnet50 import ResNet50
 from sparsefront.models.vit import Vit
 from sparsefront.models.vit_small import VitSmall
 
@@ -222,15 +219,6 @@ def test_every_format_is_scaled_by_outputs(family, dtype):
     assert torch.equal(scaled.to_dense(), ((weight * mask).float() * scale[:, None]).to(dtype))
 
 
-def test_bottleneck_has_its_epilogues():
-    net, x = Bottleneck().eval(), torch.randn(2, 8, 9, 7)
-    with torch.no_grad():
-        fused = fuse_convolutions(net)
-        net.calls.clear()
-        fused(x)
-    assert net.calls == [("relu", False, False), ("relu", False, False), ("none", False, False), ("none", True, True)]
-
-
 class Mixed(nn.Module):
     """Convolutions that nothing can be fused into: read twice, followed by another function, or by a sum without ReLU."""
 
@@ -273,36 +261,6 @@ def test_unreadable_images_are_multiplied_as_rows():
     assert sparse(nn.Conv2d(8, 8, 3)).copies_because(x) == "csr_reference reads rows"
 
 
-def test_shortcuts_of_a_resnet():
-    """As the times of convolutions have to count what follows them."""
-    shortcuts = adds_shortcut(ResNet50(small_images=True).build(DataInfo("image_classification", 10, 16, 3)).eval())
-    block = {name.removeprefix("layer2.0."): adds for name, adds in shortcuts.items() if name.startswith("layer2.0.")}
-    assert block == {"conv1": False, "conv2": False, "conv3": True}, "the shortcut's own convolution comes after conv3"
-    assert shortcuts["conv1"] is False and sum(shortcuts.values()) == 16
-    assert adds_shortcut(Mixed().eval()) == {}, "its layers are sparse"
-
-    class Dense(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.read_twice, self.no_relu, self.relu = (nn.Conv2d(4, 4, 1) for _ in range(3))
-
-        def forward(self, x):
-            y = self.read_twice(x)
-            return torch.relu(self.relu(self.no_relu(y.relu() + y)))
-
-    assert adds_shortcut(Dense().eval()) == {"relu": False}
-
-
-def test_attention_multiplies_once():
-    net, x = Encoder().eval(), torch.randn(3, 5, 16)
-    fused = fuse_linears(net, x=x)
-    assert count(fused, FusedLinears) == 2
-    assert fused.blocks[0].out.weight is net.blocks[0].out.weight, "the rest is shared"
-    fused(x)
-    products = [module for module in fused.modules() if isinstance(module, FusedLinears)]
-    assert all(product._input is None and product._outputs == () for product in products), "nothing outlives a forward"
-
-
 NETWORKS = {
     "bert": (Bert(size="tiny"), DataInfo("sequence_classification", 2, sequence_length=16), "attention.self.query"),
     "vit_small": (VitSmall(dim=64, depth=2), IMAGES, "attn.q"),
@@ -318,28 +276,6 @@ def test_attentions_of_the_models_are_joined(name):
     groups = group_linears(net, **inputs)
     layers = [layer for layer in model.prunable(net) if layer.endswith(query)]
     assert [group[0] for group in groups] == layers and {len(group) for group in groups} == {3}
-
-
-class Changed(nn.Module):
-    """The tensor is the same object with other values at the second layer; a third reads it in another order."""
-
-    def __init__(self):
-        super().__init__()
-        self.one, self.two, self.three = (nn.Linear(16, 16) for _ in range(3))
-
-    def forward(self, x, swap=False):
-        x = x.clone()
-        first, third = (self.three(x), self.one(x)) if swap else (self.one(x), self.three(x))
-        x.mul_(2)
-        return first + 2 * third + 3 * self.two(x)
-
-
-def test_changed_tensor_is_another_input():
-    net, x = Changed().eval(), torch.randn(3, 5, 16)
-    assert group_linears(net, x=x) == [["one", "three"]]
-    fused = fuse_linears(net, x=x)
-    for swap in (False, True):  # the second is not the order that was watched
-        torch.testing.assert_close(fused(x, swap=swap), net(x, swap=swap))
 
 
 @pytest.mark.parametrize("kind", ["called twice", "hook", "subclass"])

@@ -4,18 +4,15 @@ Vocabularies learnt from texts.
 """
 
 import json
-import re
 import shutil
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 from transformers import AutoTokenizer, BertForSequenceClassification
 
 from sparsefront.data.base import DataInfo
 from sparsefront.errors import InvalidSetting
-from sparsefront.models import bert
 from sparsefront.models.bert import Bert, train_wordpiece
 
 
@@ -74,42 +71,12 @@ def test_other_shapes_are_rejected(folder: Path, pair_classes: DataInfo):
         Bert(path=str(folder)).build(pair_classes)
 
 
-def test_bad_settings_are_rejected():
-    with pytest.raises(InvalidSetting, match="size=huge: must be 'tiny', 'base' or 'large'"):
-        Bert(size="huge")
-    with pytest.raises(InvalidSetting, match="excludes path"):
-        Bert(size="tiny", path="somewhere")
-
-
-@pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin"])
-def test_weights_that_are_not_finite(folder: Path, pair_classes: DataInfo, name: str):
-    weights = load_file(folder / "model.safetensors")
-    tensor = "bert.encoder.layer.1.attention.self.key.weight"
-    weights[tensor][0, :3] = float("nan")
-    (folder / "model.safetensors").unlink()
-    if name == "model.safetensors":
-        save_file(weights, folder / name, metadata={"format": "pt"})
-    else:
-        torch.save(weights, folder / name)
-    expected = rf"path=.*: {re.escape(f'{name} cannot be used: {tensor}')} holds 3 NaN and 0 infinite of 16384 values$"
-    with pytest.raises(InvalidSetting, match=expected):
-        Bert(path=str(folder)).build(pair_classes)
-
-
 def test_vocabulary_of_texts_in_any_order(sentences: list[str]):
     texts = [*sentences, "ties tie tied tier", "zebra yak xylophone", "un der ne ath"]
     first = train_wordpiece(texts, vocabulary_size=150, max_length=32).get_vocab()
     for _ in range(4):
         texts = [*texts[3:], *texts[:3]]
         assert train_wordpiece(texts, vocabulary_size=150, max_length=32).get_vocab() == first
-
-
-def test_inner_pieces_are_ordinary_tokens(sentences: list[str]):
-    tokenizer = train_wordpiece(sentences, vocabulary_size=500, max_length=16)
-    assert set(tokenizer.all_special_tokens) == set(bert.SPECIAL)
-    assert tokenizer.tokenize("##a") == ["[UNK]", "[UNK]", "a"]  # the text "##a" is not the piece "##a"
-    pieces = [token for token in tokenizer.get_vocab() if token.startswith("##")]
-    assert pieces and not any(piece in ("##.", "##,", "##!") for piece in pieces)
 
 
 def test_damaged_files_are_one_sentence(folder: Path, pair_classes: DataInfo):

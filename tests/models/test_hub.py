@@ -2,7 +2,6 @@
 
 import shutil
 from pathlib import Path
-from types import SimpleNamespace
 
 import huggingface_hub
 import pytest
@@ -12,7 +11,6 @@ from huggingface_hub import HfApi, constants
 from sparsefront.data.base import DataInfo
 from sparsefront.errors import InvalidSetting
 from sparsefront.models.bert import Bert
-from sparsefront.models.bert_source import hub_folder
 
 
 @pytest.fixture
@@ -51,25 +49,6 @@ def test_cached_model_needs_no_network(cache: Path, bert_folder: Path, pair_clas
     assert torch.equal(model.build(pair_classes).classifier.weight, local.build(pair_classes).classifier.weight)
     assert model.tokenizer().get_vocab() == local.tokenizer().get_vocab()
     assert model.skeleton(pair_classes).config.hidden_size == 128
-
-
-def test_best_alternative_is_downloaded(cache: Path, monkeypatch: pytest.MonkeyPatch):
-    names = ("config.json", "pytorch_model.bin", "model.safetensors", "vocab.txt", "tokenizer_config.json")
-    listing = SimpleNamespace(siblings=[SimpleNamespace(rfilename=name) for name in names])
-    asked = []
-
-    def download(name: str, file: str, *, revision: str) -> str:
-        asked.append(file)
-        return str(cache / revision / file)
-
-    monkeypatch.setattr(HfApi, "model_info", lambda *_, **__: listing)
-    monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
-    needed = (("config.json",), ("model.safetensors", "pytorch_model.bin"))
-    wanted = ("tokenizer_config.json", "absent.json")
-    assert hub_folder("someone/bert", "v2", needed=needed, wanted=wanted) == cache / "v2"
-    assert asked == ["tokenizer_config.json", "config.json", "model.safetensors"]
-    with pytest.raises(InvalidSetting, match="has no flax.msgpack or other.bin; set model.path"):
-        hub_folder("someone/bert", "v2", needed=(("flax.msgpack", "other.bin"),))
 
 
 def test_weights_are_keyed_by_commit(cache: Path, bert_folder: Path, pair_classes: DataInfo):

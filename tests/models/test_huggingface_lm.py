@@ -61,23 +61,6 @@ def test_bad_input_names_the_key(llama: Path, tmp_path: Path):
         HuggingFaceLM(path=str(llama)).skeleton(long)
 
 
-def test_weights_in_several_files(llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """The files that the index names are asked for."""
-    from sparsefront.models import huggingface_lm
-
-    folder = Path(other_folder(llama, tmp_path / "shards"))
-    (folder / "model.safetensors").rename(folder / "model-00001-of-00001.safetensors")
-    index = {"metadata": {}, "weight_map": {"model.norm.weight": "model-00001-of-00001.safetensors"}}
-    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-    asked: list[tuple] = []
-    monkeypatch.setattr(
-        huggingface_lm, "hub_folder", lambda name, revision, *, needed, wanted=(): asked.append(needed) or folder
-    )
-    huggingface_lm.LanguageModelSource("owner/name", "main", None)._folder(("config.json",), huggingface_lm.WEIGHTS)
-    assert asked[0][1][-1] == "pytorch_model.bin.index.json"
-    assert asked[1] == (("config.json",), ("model-00001-of-00001.safetensors",))
-
-
 @pytest.mark.parametrize("pattern", ["n_m", "tile_wise"])
 def test_a_run(run, llama: Path, tmp_path: Path, pattern: str):
     """Pruned, recovered by distillation on text of one's own, and measured; less of the metric is better. Token by token too."""

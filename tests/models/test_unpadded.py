@@ -10,6 +10,8 @@ from torch import Tensor, nn
 import sparsefront as sf
 from sparsefront.errors import InvalidSetting
 from sparsefront.inference.fusion.block_pass import make_dense_graph
+from sparsefront.measure.correctness import output_error
+from sparsefront.measure.execution_mode import fastest_execution_mode
 from sparsefront.models.unpadded import count_tokens, fit_tokens, is_unpadded, unpad
 
 SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
@@ -19,7 +21,7 @@ PADDING = {"Bert": 0, "Roberta": 1, "MPNet": 1}
 
 
 def build(family: str, head: str = "Model", **others: object) -> nn.Module:
-    config = getattr(transformers, f"{family}Config")(**SIZES, **others)
+    config = getattr(transformers, f"{family}Config")(**SIZES | others)
     net = getattr(transformers, f"{family}{head}")(config).eval()
     for name, parameter in net.named_parameters():
         if "relative_attention_bias" in name or "position_embeddings" in name:
@@ -107,6 +109,29 @@ def test_swapped_networks_equal_padded_ones(family, head):
     assert comparison.speedup > 0 and not is_unpadded(dense)
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("family", PADDING)
+@torch.no_grad()
+def test_recorded_and_compiled_networks_agree(family):
+    """In each mode on the batch, and on its rows in another order."""
+    sizes = {"hidden_size": 128, "num_attention_heads": 2, "intermediate_size": 512}
+    net = build(family, "ForQuestionAnswering", **sizes).to("cuda", torch.float16)
+    inputs = {name: value.cuda() for name, value in batch(family, "right").items()}
+    real, modes = inputs["attention_mask"].bool(), ["eager", "cuda_graph", "compile_cuda_graph"]
+    expected = net(**inputs).start_logits[real]
+    sparse, device = copy.deepcopy(net), torch.device("cuda")
+    masks = sf.prune(sparse, "block_wise", 0.5, granularity=64, layers="*.layer.*")
+    of_sparse = sparse(**inputs).start_logits[real]
+    report = sf.swap(sparse, masks, inputs, kernel="sparse", lengths=inputs["attention_mask"].sum(1))
+    assert len(report.fusion.blocks) == 2 and not report.fusion.unsupported
+    for one, right in ((unpad(net), expected), (sparse, of_sparse), (make_dense_graph(net, inputs), expected)):
+        fastest = fastest_execution_mode(one, inputs, execution_modes=modes, device=device, dtype=torch.float16)
+        assert not fastest.not_timed
+        assert output_error(fastest.call().start_logits[real], right) < 2e-2
+    comparison = sf.benchmark(net, sparse, inputs, settings=sf.Measure(samples=5, repeats=1, execution_modes=modes[:2]))
+    assert not any("relative error" in why for why in comparison.timed.not_timed.values())
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -141,3 +166,8 @@ def test_bad_lengths_are_errors(net, lengths, message):
     name, layer = next((name, part) for name, part in net.named_modules() if isinstance(part, nn.Linear))
     with pytest.raises(InvalidSetting, match=message):
         sf.swap(net, {name: torch.ones_like(layer.weight, dtype=torch.bool)}, {"input_ids": ids}, lengths=lengths)
+
+
+def test_unpadded_networks_are_not_exported(tmp_path):
+    with pytest.raises(InvalidSetting, match="^net=UnpaddedBertModel: computes no padding, and a file would fix"):
+        sf.to_pt2(unpad(build("Bert")), {"input_ids": torch.full((2, 5), 7)}, tmp_path / "net.pt2")

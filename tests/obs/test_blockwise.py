@@ -88,19 +88,6 @@ def test_single_weights_against_loops(layer, block):
     torch.testing.assert_close(updated, expected)
 
 
-def test_dead_inputs_go_first():
-    torch.manual_seed(0)
-    x = torch.randn(30, 4, dtype=torch.float64) * torch.tensor([1.0, 0.0, 1.0, 1.0])
-    weight = torch.randn(6, 4, dtype=torch.float64) + torch.tensor([0.0, 10.0, 0.0, 0.0])
-    hessian, dead = damp_hessian(input_hessian(x), 0.01)
-    factor = inverse_factor(hessian)
-    _, kept = sweep(weight, factor, in_windows(3, 4, torch.ones(6, 4, dtype=torch.bool)), dead=dead)
-    assert not kept[:, 1].any() and kept[:, [0, 2, 3]].all()
-    mask = torch.tensor([False, True, True, True]).expand(6, 4)
-    updated, _ = sweep(weight, factor, Given(mask), dead=dead)
-    assert torch.equal(updated[:, 1], weight[:, 1])
-
-
 @settings(max_examples=60)
 @given(
     seed=st.integers(0, 10_000),

@@ -50,12 +50,6 @@ def test_lines_of_a_grid(pattern, expected):
     assert lines(pattern, torch.ones(8, 16, dtype=torch.bool), 0.5) == expected
 
 
-def test_tiles_begin_at_surviving_outputs():
-    mask = torch.ones(8, 4, dtype=torch.bool)
-    mask[[0, 3, 4]] = False  # outputs 1, 2 | 5, 6 | 7
-    assert lines(TileWise(granularity=2), mask, 0.5) == ([5, 7], [], [])
-
-
 LINEAR, CONV, ODD = (128, 256), (64, 32, 3, 3), (128, 96)
 
 

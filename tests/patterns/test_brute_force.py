@@ -311,22 +311,3 @@ def test_grids_of_several_layers(importance, first, sparsity):
     blocks = {ElementWise(): (1, 1), VectorWise(2): (2, 1), BlockWise("2x3"): (2, 3), Channel("outputs"): (1, 6)}
     for pattern, block in blocks.items():
         assert_prunes_over_layers(pattern, importance, layers, sparsity, free_oracle(importance, sparsity, *block))
-
-
-@few
-@given(
-    importance=matrices(9, 5),
-    first=st.integers(1, 8),
-    granularity=st.sampled_from([1, 2, 4]),
-    sparsity=st.floats(0, 0.89),
-)
-def test_tiles_of_several_layers(importance, first, granularity, sparsity):
-    """With both options, alone; tiles end with their layer."""
-    layers = [range(first), range(first, 9)]
-    asked = importance, sparsity, granularity
-    for pattern, gone in (
-        (TileWise(granularity, **SOURCES), tile_wise_oracle(*asked, layers)),
-        (TileWise(granularity, element_overlay=0.1, **SOURCES), overlay_oracle(*asked, 0.1, layers)),
-        (TileWise(granularity, apriori_tuning=0.6, **SOURCES), apriori_oracle(*asked, 0.6, layers)),
-    ):
-        assert_prunes_over_layers(pattern, importance, layers, sparsity, gone)

@@ -4,7 +4,6 @@ import copy
 
 import pytest
 import torch
-import torchvision
 from torch import nn
 from transformers import (
     AutoModelForImageClassification,
@@ -24,10 +23,7 @@ from transformers import (
 import sparsefront as sf
 from sparsefront.config.validate import validate
 from sparsefront.errors import InvalidSetting
-from sparsefront.inference.swap import load_sparse, save_choices
 from sparsefront.patterns.depth import Depth
-from sparsefront.pruning.layers import weighted_layers
-from sparsefront.pruning.prune_blocks import alike_blocks
 from sparsefront.recovery import distillation
 from sparsefront.verify.__main__ import main
 
@@ -82,12 +78,6 @@ def test_none_and_all_blocks_are_rejected(sparsity, nearest):
     with pytest.raises(InvalidSetting, match=f"{nearest:g}$"):
         Depth().count(4, sparsity)
     assert Depth().count(4, nearest) in (1, 3)
-
-
-def test_blocks_of_a_stage():
-    with torch.device("meta"):
-        found = alike_blocks(net := torchvision.models.resnet50(), weighted_layers(net))
-    assert found == [f"layer{s}.{b}" for s, blocks in ((1, 3), (2, 4), (3, 6), (4, 3)) for b in range(1, blocks)]
 
 
 @pytest.mark.parametrize("bare", [False, True])
@@ -154,12 +144,6 @@ def test_influence_is_what_a_block_changes():
         pruned(net, Depth("importance"))
 
 
-def test_ignored_blocks_stay():
-    masks = pruned(net := bert(), sparsity=0.6, ignore="*.layer.1.*")
-    left = [masks.spec.blocks[f"bert.encoder.layer.{i}"] is not None for i in range(4)]
-    assert left == [True, True, False, False] and len(net.bert.encoder.layer) == 2
-
-
 # What is left.
 
 
@@ -171,18 +155,6 @@ def test_gpt2_loses_blocks_of_conv1d(tmp_path):
     again = GPT2LMHeadModel.from_pretrained(tmp_path).eval()
     assert again.config.n_layer == 2 == len(net.transformer.h) and len(masks) == 16
     assert torch.equal(again(IDS).logits, net(IDS).logits)
-
-
-def test_named_blocks_take_first_names():
-    torch.manual_seed(0)
-    net = torchvision.models.VisionTransformer(8, 4, 4, 2, 16, 32, num_classes=2).eval()
-    last = net.encoder.layers.encoder_layer_3
-    masks = pruned(net, sparsity=0.25)
-    assert list(net.encoder.layers._modules) == [f"encoder_layer_{i}" for i in range(3)]
-    assert net.encoder.layers.encoder_layer_2 is last
-    smaller = torchvision.models.VisionTransformer(8, 4, 3, 2, 16, 32, num_classes=2).eval()
-    smaller.load_state_dict(net.state_dict())
-    assert torch.equal(smaller(x := torch.rand(2, 3, 8, 8)), net(x)) and masks.spec.name_left("heads") == "heads"
 
 
 @pytest.mark.parametrize("kind", CONFIGS)
@@ -209,19 +181,6 @@ def test_load_takes_whole_and_smaller_networks(tmp_path):
         assert read.keys() == masks.keys() and all(torch.equal(read[name], masks[name]) for name in masks)
     with pytest.raises(InvalidSetting, match="folder="):
         sf.load(tmp_path, bert(RobertaConfig(**TEXT)))
-
-
-def test_swapped_network_loads_without_its_blocks(tmp_path):
-    whole = bert()
-    masks = pruned(net := copy.deepcopy(whole))
-    sf.save(tmp_path, net, masks)
-    swapped = copy.deepcopy(net)
-    save_choices(sf.swap(swapped, masks, {"input_ids": IDS}), tmp_path)
-    for given in (copy.deepcopy(whole), copy.deepcopy(net)):
-        place = {"device": torch.device("cpu"), "dtype": torch.float32}
-        report = load_sparse(given, tmp_path, {"input_ids": IDS}, **place)
-        assert torch.equal(given(IDS).logits, swapped(IDS).logits) and report.sparse_flops_share is None
-        assert given.config.num_hidden_layers == 2
 
 
 # What follows in the library.
@@ -275,32 +234,7 @@ def test_refusals_of_the_library():
     assert len(dense.bert.encoder.layer) == 4
 
 
-def test_swap_and_benchmark_smaller_network():
-    dense, net = bert(), bert()
-    masks = pruned(net)
-    report = sf.swap(net, masks, {"input_ids": IDS})
-    assert report.sparse_flops_share is None and report.kernels == {"dense_linear": 12}
-    assert str(report).startswith("a smaller dense network: 12 layers")
-    quick = sf.Measure(warmup=1, samples=5, repeats=1, variants=[])
-    assert sf.benchmark(dense, net, {"input_ids": IDS}, settings=quick, fuse=None).speedup > 0
-
-
 # Runs.
-
-
-def test_run_measures_smaller_network(run, tmp_path):
-    overrides = ["pattern=depth", "pattern.choose=importance", "sparsity=0.5", *ON_CPU]
-    result = run(*overrides)
-    assert result.quality.masked == result.quality.sparse and result.speed.latency_kernel == "dense"
-    assert result.sparsity.sparsity_achieved == 0.5 and set(result.sparsity.sparsity_per_layer.values()) == {0.0, 1.0}
-    assert result.sparsity.collapsed_layers == {} and result.kernels.sparse_flops_share is None
-    assert result.size.weight_bytes_sparse < 0.7 * result.size.weight_bytes_dense
-    stayed = {name for name, sparsity in result.sparsity.sparsity_per_layer.items() if sparsity == 0}
-    assert set(result.kernels.kernel_per_layer) == stayed == set(result.size.dense_bytes_per_layer)
-    stored = {file: file.stat().st_mtime_ns for file in (tmp_path / "cache").rglob("*.safetensors")}
-    again = run(*overrides, "seed=0", "measure.samples=6")  # another measurement of the same network
-    assert again.identity.weights_sha256 == result.identity.weights_sha256
-    assert {file: file.stat().st_mtime_ns for file in (tmp_path / "cache").rglob("*.safetensors")} == stored
 
 
 def test_finished_run_gives_smaller_network(tmp_path, capsys):
@@ -335,8 +269,3 @@ def test_finished_run_gives_smaller_network(tmp_path, capsys):
 def test_refusals_of_a_run(composed, overrides, message):
     with pytest.raises(InvalidSetting, match=message):
         validate(composed("pattern=depth", "sparsity=0.5", *overrides))
-
-
-def test_depth_is_no_candidate():
-    with pytest.raises(InvalidSetting, match="candidates=depth: is a pattern that prunes within a layer"):
-        sf.patterns.Mixed(candidates=["depth", "n_m"])

@@ -21,14 +21,6 @@ def test_candidates_by_name_granularity_or_settings():
     assert mixed.parts == mixed.patterns
 
 
-def test_granularity_of_unnamed_candidates(from_yaml):
-    mixed = from_yaml("mixed", granularity=16, candidates=["n_m", "tile_wise", "vector_wise:8"])
-    assert mixed.patterns == (NM(), TileWise(16), VectorWise(granularity=8))
-    assert from_yaml("mixed", candidates=["tile_wise"]).patterns == (TileWise(),)
-    with_settings = Mixed([{"name": "tile_wise", "aggregate": "mean"}], granularity=16)
-    assert with_settings.patterns == (TileWise(16, aggregate="mean"),)
-
-
 @pytest.mark.parametrize(
     ("candidates", "message"),
     [
@@ -86,7 +78,3 @@ def test_a_mask_obeys_one_of_them():
 def test_a_record_gives_the_pattern_back(pattern):
     assert from_record(json.loads(json.dumps(to_record(pattern)))) == pattern
     assert type(pattern)(**json.loads(json.dumps(asdict(pattern)))) == pattern  # as a manifest has it
-
-
-def test_labels_name_what_differs():
-    assert [label(one) for one in (NM(), NM(m=4), TileWise(64))] == ["n_m", "n_m m=4", "tile_wise:64"]

@@ -11,8 +11,6 @@ import pytest
 from hydra.utils import get_class
 from omegaconf import OmegaConf
 
-from sparsefront.allocation.erk import Erk
-from sparsefront.allocation.global_threshold import GlobalThreshold
 from sparsefront.errors import InvalidSetting
 from sparsefront.patterns.base import find_window
 from sparsefront.patterns.block_2_4 import Block24
@@ -106,13 +104,6 @@ def test_sparsities_of_patterns_are_checked(pattern, sparsity, message):
 )
 def test_reasons_name_count_and_group(pattern, shape, reason):
     assert pattern.unsupported_reason(shape, 0.5) == reason
-
-
-def test_patterns_name_allocations_they_miss():
-    for halved in (Block24(8), Tile24(8)):
-        assert halved.unsupported_reason((16, 16), 0.25) == "sparsity 0.25 is below the 0.5 of 2:4"
-        assert Erk().mismatch(halved) and GlobalThreshold().mismatch(halved) is None
-    assert VectorWise(4).ranked_in_source and GlobalThreshold().mismatch(VectorWise(**WIDE))
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from sparsefront.allocation.global_threshold import GlobalThreshold
 from sparsefront.patterns.channel import Channel
-from sparsefront.patterns.uniform import RankStep, Uniform
+from sparsefront.patterns.uniform import Uniform
 from sparsefront.pruning.make_masks import make_masks
 
 few = settings(max_examples=40, derandomize=True)
@@ -55,12 +55,6 @@ def test_signed_scores_keep_the_largest():
     importance = torch.tensor([[-9.0, 2.0, -1.0, 3.0], [1.0, -7.0, 4.0, -2.0]])
     mask = Uniform(1).mask(importance, 0.5)
     assert mask.tolist() == [[False, True, False, True], [True, False, True, False]]
-
-
-def test_pruned_weights_have_no_rank():
-    mask = torch.tensor([[True, True, False]])
-    scores = RankStep(0.5, side=1).groups(torch.tensor([[-3.0, -1.0, 2.0]]), mask).scores
-    assert scores.tolist() == [-1, -3, -torch.inf]
 
 
 def test_rows_that_differ_are_named():

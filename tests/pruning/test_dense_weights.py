@@ -121,14 +121,6 @@ def test_dense_after_swap_is_said(capsys):
     assert all(why in said for why in dense.values()) and all(name in said for name in dense)
 
 
-def test_masks_that_take_nothing():
-    net = nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4))
-    lines, x = [], torch.randn(2, 16)
-    masks = sf.prune(net, "block_wise", 0.5, granularity=16, example_inputs=(x,), tell=lines.append)
-    assert masks["0"].all() and lines[-1].endswith("; dense after a swap: 0 (it keeps every weight)")
-    assert sf.swap(net, masks, (x,)).dense_layers["0"] == "it keeps every weight"
-
-
 @pytest.mark.parametrize("padding", [1, "same", "valid"])
 @pytest.mark.parametrize("recovery", ["obs_update", "least_squares"])
 def test_conv1d_is_pruned_and_runs_dense(recovery, padding, tmp_path):

@@ -75,11 +75,6 @@ def lightning(module: Lightning, callback: pl.Callback) -> None:
     trainer.fit(module, torch.utils.data.DataLoader(BATCHES, batch_size=None))
 
 
-def test_in_a_lightning_trainer(net, masks):
-    lightning(Lightning(net=net), sf.HoldMasks(masks))
-    assert is_held(net, masks) and net[0].weight[masks["0"]].all() and not hooks_of_all
-
-
 def test_two_networks_that_fit(net, masks):
     twins = {"one": net, "other": copy.deepcopy(net)}
     with pytest.raises(

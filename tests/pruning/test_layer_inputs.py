@@ -38,25 +38,6 @@ def test_padding_is_no_row():
     torch.testing.assert_close(sums["layer"], expected.sum(0))
 
 
-def test_sums_over_batches_and_calls():
-    layer = nn.Linear(2, 2)
-    batches = [torch.randn(3, 2), torch.randn(5, 2)]
-    sums = sum_over_inputs(lambda x: layer(layer(x)), batches, {"layer": layer}, lambda x: x.sum(0))
-    expected = sum((x.sum(0) + layer(x).sum(0) for x in batches), torch.zeros(2))
-    torch.testing.assert_close(sums["layer"], expected.detach())
-    assert not layer._forward_pre_hooks
-
-
-def test_layer_that_is_never_called():
-    used, idle = nn.Linear(2, 2), nn.Linear(2, 2)
-    for see in (
-        lambda: sum_over_inputs(used, [torch.ones(1, 2)], {"used": used, "idle": idle}, torch.sum),
-        lambda: in_order_of_use(used, torch.ones(1, 2), {"used": used, "idle": idle}),
-    ):
-        with pytest.raises(ValueError, match="never calls idle"):
-            see()
-
-
 def test_layers_are_grouped_by_input():
     layers = {name: nn.Linear(2, 2) for name in ("out", "v", "k", "q")}
 

@@ -83,25 +83,6 @@ def test_step_that_makes_no_mask(monkeypatch, change, returned):
             make_masks(importance((8, 16)), ElementWise(), allocation, 0.5)
 
 
-STAGES = [0.4375, 0.5775, 0.75]  # 25, 35 and 50 % of the outputs, and of the inputs of each tile
-
-
-def pruned_outputs(mask: torch.Tensor) -> float:
-    return 1 - mask.any(dim=1).double().mean().item()
-
-
-@pytest.mark.parametrize(("total", "per_dimension"), zip(STAGES, (0.25, 0.35, 0.5), strict=True))
-def test_stages_of_tile_wise(total, per_dimension):
-    """The authors' list is per dimension; nested masks take outputs alone until half of them are gone."""
-    scores, pattern = importance((200, 400)), TileWise(20, **SOURCES)
-    anew = make_masks(scores, pattern, GlobalThreshold(), total, final_sparsity=0.75, nested=False)["layer0"]
-    assert pruned_outputs(anew) == pytest.approx(per_dimension, abs=0.006)
-    left = anew[anew.any(dim=1)]
-    assert 1 - left.double().mean().item() == pytest.approx(per_dimension, abs=0.006)
-    nested = make_masks(scores, pattern, GlobalThreshold(), total, final_sparsity=0.75)["layer0"]
-    assert pruned_outputs(nested) == pytest.approx(min(total, 0.5), abs=0.006)
-
-
 @pytest.mark.parametrize("pattern", [ElementWise(), VectorWise(4), TileWise(8, **SOURCES), TileWise(8)], ids=str)
 @pytest.mark.parametrize("allocation", [PerLayer(), GlobalThreshold(), Erk()], ids=lambda a: a.name)
 def test_mask_made_anew(pattern, allocation):

@@ -50,10 +50,6 @@ def test_sparsities_of_layers():
     assert lost("a", 0.25) == pytest.approx(importance["a"].flatten().sort().values[:12].sum().item())
 
 
-def test_global_allocation_fixes_no_sparsities():
-    assert fix_spec({"a": scores()}, ElementWise(), GlobalThreshold(), 0.5).sparsities is None
-
-
 @pytest.mark.parametrize("sparsities", [None, {"a.b": 0.5, "c": 0.25}])
 def test_structure_comes_back_from_disk(tmp_path, sparsities):
     orders = {"a.b": Permutation(outputs=torch.tensor([1, 0])), "c": Permutation(inputs=torch.tensor([2, 0, 1]))}

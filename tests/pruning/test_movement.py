@@ -128,7 +128,3 @@ def test_sums_go_on_from_checkpoint(tmp_path):
     movement.load_state_dict(state["callbacks"]["AccumulateScores"])
     train(resumed, batches[3:], movement)
     assert torch.equal(movement.sums()["0"], whole.sums()["0"])
-
-
-def test_convolutions_as_matrices():
-    assert AccumulateScores(nn.Sequential(nn.Conv2d(2, 4, 3)), ["0"], Movement()).sums()["0"].shape == (4, 18)

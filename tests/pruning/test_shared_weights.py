@@ -10,7 +10,6 @@ from torch import nn
 
 import sparsefront as sf
 from sparsefront.allocation.base import PerLayerAllocation
-from sparsefront.config.validate import validate
 
 LAYERS = ["first", "between", "second"]
 
@@ -87,27 +86,6 @@ def test_two_sparsities_of_one_weight(net):
         sf.prune(net, "element_wise", 0.5, allocation=ByName(), layers=LAYERS, tell=len)
     assert net.first.weight.all()
     sf.prune(net, "element_wise", 0.5, allocation=ByName(), layers=LAYERS, ignore=["first", "second"], tell=len)
-
-
-SHARED = r"^allocation=latency_search: chooses layer by layer, and {0}, {1} share one weight: leave them dense$"
-
-
-def test_shared_weights_of_a_run(composed, monkeypatch):
-    from sparsefront.models.vit_small import VitSmall
-
-    def shared(self, info, skeleton=VitSmall.skeleton):
-        net = skeleton(self, info)
-        net.blocks[1].mlp.fc1.weight = net.blocks[0].mlp.fc1.weight
-        return net
-
-    monkeypatch.setattr(VitSmall, "skeleton", shared)
-    searched = ["pattern=mixed", "allocation=latency_search", "allocation.speedup=1.1", "recovery=none"]
-    with pytest.raises(sf.InvalidSetting, match=SHARED.format(r"blocks\.0\.mlp\.fc1", r"blocks\.1\.mlp\.fc1")):
-        validate(composed(*searched))
-    validate(composed(*searched, "recipe.ignore=[fc1]"))
-    apart = r"^recipe\.ignore=.*: blocks\.1\.mlp\.fc1 is pruned, and its weight is also the weight of blocks\.0"
-    with pytest.raises(sf.InvalidSetting, match=apart):
-        validate(composed(*searched, r"recipe.ignore=[blocks\.0\.mlp\.fc1]"))
 
 
 class Language(nn.Module):

@@ -1,7 +1,6 @@
 """What a recovery leaves in a folder that outlives a kill, and what goes on from there."""
 
 import copy
-from dataclasses import replace
 
 import pytest
 import torch
@@ -71,14 +70,6 @@ def test_killed_recovery_goes_on(tmp_path, schedule):
     killed(tmp_path, schedule=schedule)
     again = Recovery(tmp_path, schedule=schedule, samples=64)
     assert torch.equal(again.net[0].weight, whole.net[0].weight) and torch.equal(again.masks["0"], whole.masks["0"])
-
-
-def test_rounds_within_interval_are_repeated(tmp_path):
-    rare = {"schedule": ROUNDS["two rounds"], "trainer": replace(TRAINER, checkpoint_seconds=3600)}
-    whole = Recovery(tmp_path / "whole", **rare)
-    killed(tmp_path, **rare)
-    assert [path.name for path in (tmp_path / "unfinished").iterdir()] == ["identity.json"]
-    assert torch.equal(Recovery(tmp_path, **rare).net[0].weight, whole.net[0].weight)
 
 
 OTHERS = {

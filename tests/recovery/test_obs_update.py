@@ -17,7 +17,7 @@ from sparsefront.pruning.make_masks import PruningSettings
 from sparsefront.pruning.mask_spec import MaskSpec
 from sparsefront.pruning.masked_weights import MaskedWeights
 from sparsefront.recovery.base import RecoverySetup, Round
-from sparsefront.recovery.least_squares import LeastSquares, solve_on_mask
+from sparsefront.recovery.least_squares import LeastSquares, move_mask, solve_on_mask
 from sparsefront.recovery.obs_update import ObsUpdate
 from sparsefront.tasks.classification import ImageClassification
 from sparsefront.training.recipe import Recipe
@@ -146,6 +146,19 @@ def test_least_squares_reaches_a_direct_solve(condition, sparsity):
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("pattern", [ElementWise(), NM(m=4)], ids=["single", "2:4"])
+def test_moved_masks_have_lower_minima(pattern):
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(400, 64, generator=generator) @ torch.randn(64, 64, generator=generator)
+    gram, weight = (x.T @ x).double(), torch.randn(24, 64, generator=generator)
+    mask = pattern.mask(weight.abs() * gram.diagonal().sqrt(), 0.5)
+    moved = move_mask(weight, mask, gram, lambda scores: pattern.mask(scores, 0.5), 300)
+    before, after = (solve_on_mask(weight, one, gram, iterations=300, tolerance=1e-3) for one in (mask, moved))
+    pattern.check(moved, 0.5)
+    assert after.error_after < 0.8 * before.error_after
+
+
+@torch.no_grad()
 @pytest.mark.parametrize("sequential", [True, False])
 def test_least_squares_of_each_layer(batches, sequential, caplog):
     net, dense, swept_net = net_of(), net_of(), net_of()
@@ -175,7 +188,10 @@ def test_least_squares_of_each_layer(batches, sequential, caplog):
     [(ElementWise(), False), (NM(m=2), False), (NM(m=2), True)],
     ids=["single", "1:2", "permuted"],
 )
-def test_reselected_masks_stay_within_earlier_ones(batches, pattern, permuted):
+@pytest.mark.parametrize(
+    "recovery", [ObsUpdate(batches=6, reselect=True, block=3), LeastSquares(batches=6, mask_iterations=50)], ids=type
+)
+def test_reselected_masks_stay_within_earlier_ones(batches, pattern, permuted, recovery):
     orders = {"q": Permutation(inputs=torch.randperm(64, generator=torch.Generator().manual_seed(5)))}
     spec = MaskSpec(orders if permuted else {})
     net = net_of()
@@ -190,7 +206,7 @@ def test_reselected_masks_stay_within_earlier_ones(batches, pattern, permuted):
         scores = torch.rand(as_matrix(mask).shape).masked_fill(~as_matrix(mask), -1)
         masks[name] = permutation.invert(pattern.mask(permutation.apply(scores), 0.5))
     round = round_of(net, masks, batches, pattern=pattern, masked=masked, spec=spec)
-    ObsUpdate(batches=6, reselect=True, block=3).recover(round)
+    recovery.recover(round)
     round.masked.check()
     for name, mask in round.masked.masks().items():
         pattern.check(as_matrix(mask), 0.5, spec.permutation(name))

@@ -77,11 +77,6 @@ def test_rounds_share_the_budget(kind, epochs, rounds):
         assert share.optimization.total_steps == share.steps and share.optimization.first_step == 0
 
 
-def test_no_round_without_a_step():
-    shares = [Finetune(epochs=1).plan_of_round(RECIPE, 2, index, 4) for index in range(4)]
-    assert [share.steps for share in shares] == [1, 1, 1, 1]
-
-
 @pytest.mark.parametrize("kind", REWINDING)
 def test_rewinding_past_the_start(kind):
     with pytest.raises(InvalidSetting, match="recipe.recovery_epochs=11.*10 epochs"):
@@ -137,6 +132,9 @@ REFUSED = {
         "recovery.reselect=true pattern=tile_wise": "recovery.reselect=True: pattern tile_wise",
         "recovery.reselect=true pattern=vector_wise granularity=8": "recovery.reselect=True: pattern vector_wise",
         "recovery.reselect=true pattern=n_m pattern.transposable=true sparsity=0.5": "recovery.reselect=True: pattern n_m",
+    },
+    "least_squares": {
+        "recovery.mask_iterations=9 pattern=tile_wise": "recovery.mask_iterations=9: pattern tile_wise",
     },
     "sparse_swaps": {
         "pattern=tile_wise": "goes with pattern=element_wise, n_m, uniform, not with tile_wise as it is set",

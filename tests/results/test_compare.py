@@ -81,7 +81,10 @@ def test_results_of_a_changed_plan(tmp_path, make_result, compare):
     [
         ((), "no results found"),
         (("nowhere",), "nowhere: no such file or folder"),
-        (("color=red",), "no such option; there are out, title, sort, axis, rows, store, source, log, project, entity"),
+        (
+            ("color=red",),
+            "no such option; there are out, title, sort, axis, rows, store, source, log, panels, project, entity",
+        ),
         (("--fast",), "no such option"),
         (("axis=seconds",), "axis=seconds: is one of speedup, latency_ms"),
         (("store=a.csv",), "store=a.csv: is a file that --rebuild writes"),
@@ -97,7 +100,8 @@ def test_results_of_a_changed_plan(tmp_path, make_result, compare):
         (("rows=few",), "rows=few: a number of lines above 0, or all"),
         (("rows=0",), "rows=0: a number of lines above 0, or all"),
         (("source=cloud",), "source=cloud: disk or wandb"),
-        (("source=wandb",), "needs project=NAME"),
+        (("source=wandb",), "source=wandb needs project=NAME"),
+        (("panels=wandb",), "panels=wandb needs project=NAME"),
     ],
 )
 def test_impossible_input_is_one_message(tmp_path, arguments, message, compare):
@@ -105,27 +109,6 @@ def test_impossible_input_is_one_message(tmp_path, arguments, message, compare):
     done = compare(*arguments, cwd=tmp_path)
     assert done.returncode == 1
     assert message in done.stderr and "Traceback" not in done.stderr
-
-
-def test_foreign_csv_is_one_line(tmp_path, compare):
-    (tmp_path / "points.csv").write_text("pattern,seed,run_id\n" + "n_m,0,a\n" * 9)
-    done = compare("points.csv", cwd=tmp_path)
-    assert done.returncode == 1 and done.stdout == ""
-    assert done.stderr.splitlines() == [
-        "results=points.csv: holds other numbers than accuracy and latency of networks: it has no column "
-        "sparsity_target, masked or sparse or latency_sparse_ms"
-    ]
-
-
-def test_bad_sort_column_lists_the_columns(tmp_path, make_result, compare):
-    write_result_json(tmp_path / "row.json", make_result())
-    done = compare("row.json", "sort=spedup", cwd=tmp_path)
-    assert done.returncode == 1 and "sort=spedup: no such column; closest are speedup, speedup_low" in done.stderr
-
-
-def test_help(tmp_path, compare):
-    done = compare("--help", cwd=tmp_path)
-    assert done.returncode == 0 and done.stdout.startswith("usage: python compare.py")
 
 
 def test_nothing_to_draw_is_an_error(tmp_path):

@@ -12,10 +12,6 @@ import numpy as np
 import pytest
 
 from sparsefront.__main__ import compare as main
-from sparsefront.errors import InvalidSetting
-from sparsefront.results.comparable import split_comparable
-from sparsefront.results.compare import _read
-from sparsefront.results.compare_arguments import parse
 from sparsefront.results.run_folder import _tell, overrides_command, read_overrides
 from sparsefront.results.store import read_results, write_result_json
 from sparsefront.tasks.outcomes import Outcomes, save_outcomes
@@ -166,39 +162,11 @@ def test_cells_of_a_table_are_bounded(folder, make_result, capsys):
         assert f"rows.csv, result 1: {name if name != 'speedup' else 'speed.speedup'}=" in told and len(told) < 300
 
 
-ROOT = Path(__file__).parents[2]
-FILES = sorted((ROOT / "experiments").glob("**/*.csv"))
 STUDIES = ("nmsparse_bert", "pytorch_talk", "recoveries", "tile_wise_bert", "tile_wise_vgg", "uniform", "uniform_mt")
 POINTS = [f"{study}/points.csv" for study in STUDIES] + ["end_to_end/h200.csv", "front/squad.csv"]
 POINTS += [f"{name}.csv" for name in ("low_precision/large", "low_precision/networks", "search/minilm.again")]
 POINTS += [f"search/{name}.csv" for name in ("minilm", "minilm_h100", "minilm_h100.again")]
 POINTS += ["sweeps/minilm.csv", "sweeps/minilm_h100.csv"]
-
-
-@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(ROOT / "experiments")))
-def test_every_published_file_opens(file, capsys):
-    request = parse([str(file)])
-    if str(file.relative_to(ROOT / "experiments")) not in POINTS:
-        with pytest.raises(
-            InvalidSetting, match="than accuracy and latency of networks: it has no column .*README.md says what"
-        ) as refused:
-            _read(request)
-        assert "\n" not in str(refused.value)
-        return
-    reading = _read(request)
-    with file.open(newline="") as opened:
-        lines = [line for line in csv.DictReader(opened) if not line.get("unsupported")]
-    assert len(reading.results) == len(lines)
-    assert all("refused before a run" in problem for problem in reading.problems)
-    ignores_some = file.parent.name != "front"  # whose columns are all fields of results
-    assert capsys.readouterr().err.count("\n") == ignores_some, "one line names what is ignored"
-    groups = split_comparable(reading.results)
-    side = next((name for name in ("sparse", "test_sparse") if name in lines[0]), "masked")
-    drawn = sum(bool(line.get(side) or line.get("masked")) for line in lines)
-    assert sum(group.notes is not None for group in groups) and bool(drawn) == any(group.points for group in groups)
-    assert {result.choice.pattern for result in reading.results} >= {
-        line["pattern"] for line in lines if "pattern" in line
-    }
 
 
 def test_table_of_points_lacks_a_column(tmp_path, monkeypatch, capsys):

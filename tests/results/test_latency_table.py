@@ -7,15 +7,11 @@ import re
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from sparsefront.allocation.latency_aware import LatencyAware, read_table
 from sparsefront.patterns.n_m import NM
 from sparsefront.results.latency_table import curve_lines, curve_sizes, is_win, main, wins_text, won_batch_sizes
-from sparsefront.results.page.run import write_run_page
-from sparsefront.results.record import Result
 from sparsefront.results.store import append_result, write_result_json
-from sparsefront.results.tables import run_table
 
 ON_GPU = {
     "gpu": "NVIDIA H200",
@@ -108,15 +104,6 @@ def test_a_filter_that_names_no_field(sweep, tmp_path, capsys):
     assert "--only=patern=n_m: is FIELD=VALUE" in capsys.readouterr().err
 
 
-def test_result_of_a_cpu_is_rejected(tmp_path, run, capsys):
-    """What a real run leaves: its layers have kernels and no times."""
-    result = run("pattern=n_m", "allocation=per_layer")
-    assert result.kernels.kernel_per_layer and result.speed.latency_device == "cpu"
-    assert {"m", "k", "n"} <= next(iter(result.kernels.kernel_per_layer.values())).keys()
-    assert main([str(tmp_path / "results"), "-o", str(tmp_path / "table.csv")]) == 1
-    assert "measured on a CPU" in capsys.readouterr().err
-
-
 def point(batch_size, length, speedup):
     dense = {"batch_size": batch_size, "sequence_length": length, "latency_dense_ms": 2.0 * batch_size}
     ends = {"speedup": speedup, "speedup_low": speedup - 0.05, "speedup_high": speedup + 0.05}
@@ -149,20 +136,3 @@ def test_the_table_holds_every_point(result, make_result):
     assert lines[1]["speedup"] == "1.02×" and lines[1]["kernels, or not measured because"] == "5 × gathered_sm90"
     assert lines[2]["kernels, or not measured because"] == "1 × gathered_reference"
     assert curve_lines(make_result()) == []
-
-
-def test_page_and_terminal_tell_it(result, make_result, tmp_path):
-    page = write_run_page(result, tmp_path / "page.html", title="run").read_text()
-    assert "Latency over batch size" in page and "cuda_graph+fused_qkv" in page
-    assert "sparse wins, with its whole interval, length 128: at batch 32, 128" in page
-    one_size = write_run_page(make_result(), tmp_path / "page.html", title="run").read_text()
-    assert "Latency over batch size" not in one_size
-    console = Console(width=200, record=True)
-    console.print(run_table(result))
-    assert "at batch 32, 128" in console.export_text()
-
-
-def test_a_curve_survives_json_and_csv(result):
-    assert Result.from_json(result.to_json()) == result
-    cells = {name: "" if value is None else str(value) for name, value in result.flat().items()}
-    assert Result.from_flat(cells) == result

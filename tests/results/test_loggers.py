@@ -16,7 +16,6 @@ from pathlib import Path
 import pytest
 from quick_settings import QUICK
 
-from sparsefront.__main__ import compare as main
 from sparsefront.errors import InvalidSetting
 from sparsefront.pipeline import run_experiment
 from sparsefront.results.loggers import (
@@ -28,6 +27,7 @@ from sparsefront.results.loggers import (
     log_result,
     read_wandb_results,
     summary_of,
+    write_panels,
 )
 from sparsefront.results.record import Result
 from sparsefront.results.store import write_result_json
@@ -134,26 +134,6 @@ def test_silent_wandb_keeps_the_run(no_account, monkeypatch, tmp_path, caplog, m
         assert started == ["online", "offline"] and "kept offline" in caplog.text
 
 
-@pytest.mark.parametrize("error", ["CommError", "ConnectionError", "ValueError"])
-def test_failed_reading_from_wandb(no_account, monkeypatch, error):
-    import requests
-    import wandb
-
-    errors = {
-        "CommError": wandb.errors.CommError,
-        "ConnectionError": requests.ConnectionError,
-        "ValueError": ValueError,
-    }
-
-    def reject(timeout: int) -> None:
-        raise errors[error]("no route\nto host")
-
-    monkeypatch.setenv("WANDB_API_KEY", "key")
-    monkeypatch.setattr(wandb, "Api", reject)
-    with pytest.raises(InvalidSetting, match="^source=wandb: e/p cannot be read: no route$"):
-        read_wandb_results(entity="e", project="p")
-
-
 def test_result_of_wandb_comes_back(no_account, monkeypatch, make_result):
     import wandb
     from pytorch_lightning.loggers import WandbLogger
@@ -255,13 +235,6 @@ def test_shown_point_is_the_same_run(composed, monkeypatch, server):
     assert run.exit_codes == [0, 0, 0]
 
 
-def test_another_point_is_another_run(composed, monkeypatch, server):
-    point = logging_to(composed, monkeypatch, WandbLogging(mode="offline"))
-    run_experiment(point())
-    run_experiment(point("sparsity=0.5"))
-    assert len(server) == 2
-
-
 def test_a_repeated_point_replaces_its_result(composed, monkeypatch, server):
     point = logging_to(composed, monkeypatch, WandbLogging(mode="offline"))
     run_experiment(point())
@@ -299,29 +272,6 @@ def results(make_result):
     ]
 
 
-def test_group_of_the_only_sweep(results, tmp_path, monkeypatch):
-    import wandb
-
-    started = []
-
-    class Run:
-        url, dir = None, "somewhere"
-
-        def log(self, values: dict) -> None: ...
-
-        def finish(self) -> None: ...
-
-    monkeypatch.setattr(wandb, "init", lambda **start: started.append(start) or Run())
-    for name in ("one", "other"):
-        write_result_json(tmp_path / name / "a" / "row.json", results[0])
-    monkeypatch.chdir(tmp_path)
-    for paths in (["one"], ["one", "other"]):
-        assert main([*paths, "out=out", "log=wandb", "project=mine", "entity=us"]) == 0
-    assert [start["group"] for start in started] == ["one", None]
-    assert {(start["project"], start["entity"], start["job_type"]) for start in started} == {("mine", "us", "compare")}
-    assert main(["one", "out=out"]) == 0 and len(started) == 2, "only where it is asked for"
-
-
 def test_comparison_is_no_run(monkeypatch, results):
     import wandb
 
@@ -333,6 +283,58 @@ def test_comparison_is_no_run(monkeypatch, results):
     monkeypatch.setattr(wandb, "Api", lambda timeout: types.SimpleNamespace(runs=lambda path: runs))
     reading = read_wandb_results(entity=None, project="mine")
     assert len(reading.results) == 1 and not reading.problems
+
+
+def test_panels_are_written_and_read_back(monkeypatch, make_result):
+    """By the package that writes them, over a server that keeps the view."""
+    workspaces = pytest.importorskip("wandb_workspaces.workspaces")
+    import wandb
+
+    views = {}
+
+    class Service:
+        app_url = "https://wandb.test"
+
+        def execute_graphql(self, query: str, variables: dict) -> dict:
+            if "upsertView" in query:
+                views[variables["name"]] = {**variables, "id": "1"}
+                return {"upsertView": {"view": {"id": "1", "name": variables["name"]}}}
+            node = views[variables["viewName"]]
+            return {"project": {"allViews": {"edges": [{"node": node}]}}}
+
+    class Api:
+        default_entity = "me"
+
+        def __init__(self, timeout: int | None = None) -> None:
+            self._service_api = Service()
+
+    monkeypatch.setattr(wandb, "Api", Api)
+    monkeypatch.setenv("WANDB_API_KEY", "k")
+    results = [make_result(), make_result(metric_name="f1", latency_device="cuda")]
+    url = write_panels(results, entity=None, project="p")
+    assert url.startswith("https://wandb.test/me/p?nw=") and len(views) == 1
+    spec = json.loads(next(iter(views.values()))["spec"])
+    text = json.dumps(spec["section"]["panelBankConfig"])
+    for name in ("latency/speedup", "accuracy/points_lost", "f1/sparse", "accuracy/held_out_sparse", "pareto"):
+        assert name in text and "cpu_latency" not in text
+    sections = workspaces.Workspace.from_url(url).sections
+    assert [section.name for section in sections] == ["accuracy and latency", "f1 and latency"]
+    kinds = ["ScatterPlot", "BarPlot", "BarPlot", "ParallelCoordinatesPlot", "MediaBrowser"]
+    assert all([type(panel).__name__ for panel in section.panels] == kinds for section in sections)
+
+
+@pytest.mark.parametrize(
+    ("project", "missing", "message"),
+    [
+        (None, None, "project=None: panels=wandb needs project=NAME"),
+        ("p", "wandb_workspaces", "panels=wandb: the package wandb-workspaces is not installed"),
+        ("p", None, "panels=wandb: there is no API key"),
+    ],
+)
+def test_panels_that_cannot_be_written(no_account, monkeypatch, make_result, project, missing, message):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == missing else name)
+    with pytest.raises(InvalidSetting, match=f"^{message}"):
+        write_panels([make_result()], entity=None, project=project)
 
 
 def test_latencies_are_named_by_device(make_result):

@@ -23,13 +23,11 @@ from sparsefront.results.mask_pictures import (
     PrunedLayers,
     Scale,
     choose_layers,
-    line_places,
     mask_image,
     pixel_density,
     rgb,
     write_mask_pictures,
 )
-from sparsefront.results.plots import DENSE_COLOR, LayerDensity, layer_densities, write_density_png
 from sparsefront.results.run_report import Report, write_report
 
 
@@ -96,10 +94,6 @@ def test_pooled_pixels_average_what_is_there():
     assert np.abs(mask_image(half, Boundaries(), Scale(pooled=2)).pixels[0, 0] - between).max() <= 0.5
 
 
-def test_pooled_lines_fall_on_pixels():
-    assert line_places([17], Scale(pooled=2)) == (9,)  # 17 / 2 = 8.5
-
-
 @pytest.mark.parametrize(
     ("shape", "scale", "text"),
     [
@@ -145,23 +139,3 @@ def test_it_is_rejected_before_training(composed):
 
     with pytest.raises(InvalidSetting, match=r"report\.mask_layers=quary: finds no layer that is pruned; there are "):
         validate(composed("report.mask_layers=[quary]", "trainer=cpu", "measure.device=cpu"))
-
-
-def test_densities_follow_the_result(make_result):
-    result = make_result(
-        sparsity_per_layer={"z.first": 0.75, "a.second": 0.0, "m.third": 0.0}, dense_layers={"a.second": "too small"}
-    )
-    assert layer_densities(result) == [
-        LayerDensity("z.first", 0.25, stays_dense=False),
-        LayerDensity("a.second", 1.0, stays_dense=True),
-        LayerDensity("m.third", 1.0, stays_dense=False),
-    ]
-
-
-def test_asked_densities_are_lines(tmp_path):
-    drawn = {}
-    for target in (None, 0.25):
-        bars = [LayerDensity("layer", 0.5, stays_dense=False)]
-        picture = imread(write_density_png(bars, tmp_path / f"{target}.png", target=target, title="a run"))
-        drawn[target] = int((np.rint(255 * picture[..., :3]) == rgb(DENSE_COLOR)).all(axis=-1).sum())
-    assert drawn[0.25] > drawn[None] + 20, drawn

@@ -1,6 +1,5 @@
 """The comparison page in a real browser: nothing is fetched, the console stays empty, filters, slider and table work."""
 
-import base64
 import csv
 import io
 import json
@@ -9,8 +8,6 @@ import pytest
 from headless_browser import CLICK, COUNT, LINES, WAIT, needs_browser
 
 from sparsefront.results.comparable import split_comparable
-from sparsefront.results.page.comparison import write_comparison
-from sparsefront.results.page.run import write_run_page
 
 pytestmark = needs_browser
 SLIDE = (
@@ -21,7 +18,6 @@ BEST = (
     "Math.max(...[...now.view.points, ...now.view.dense]"
     ".filter((point) => point.speedup >= now.view.budget - 1e-9).map((point) => point.pick))"
 )
-PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 WINNER = "document.querySelector('[data-winner]').textContent"
 
 
@@ -104,33 +100,8 @@ def test_point_tells_its_runs(shown, mixed):
         assert [record[field] for record in records] == [result.value_of(field) for result in results]
 
 
-def test_mask_pictures_are_in_the_page(browser, make_result, tmp_path):
-    (tmp_path / "masks").mkdir()
-    (tmp_path / "masks" / "fc1.png").write_bytes(base64.b64decode(PIXEL))
-    page = tmp_path / "compare.html"
-    browser.open(write_comparison([make_result()], page, title="one", folder_of=lambda result: tmp_path))
-    browser.evaluate(CLICK.format("#points tbody tr"))
-    assert browser.evaluate("document.querySelector('#details img').naturalWidth") == 1
-    assert browser.evaluate("document.querySelector('#details img').alt") == "fc1"
-
-
 def test_awkward_text_stays_text(shown, make_result):
     bad = "</script><img src=x onerror=alert(1)>"
     page = shown([make_result(run_id=bad, pattern=bad, n_of_m="<b>2:4"), make_result()])
     page.evaluate(CLICK.format("#points tbody tr"))
     assert page.evaluate(COUNT.format("img")) == 0 and page.evaluate(COUNT.format("td b")) == 0
-
-
-def test_old_records_are_shown(shown, make_result):
-    nothing = dict.fromkeys(("latency_dense_ms", "latency_sparse_ms", "speedup", "speedup_low", "speedup_high"))
-    page = shown(
-        [make_result(**nothing, latency_device=None), make_result(**nothing, latency_device=None, sparse=0.5, seed=9)]
-    )
-    assert page.evaluate("document.getElementById('budget').hidden") and page.evaluate(LINES) == 1
-
-
-def test_page_of_one_run(browser, make_result, tmp_path):
-    browser.problems.clear(), browser.requests.clear()
-    browser.open(write_run_page(make_result(), tmp_path / "report.html", title="one"))
-    assert browser.evaluate("document.querySelector('svg').getBoundingClientRect().width") > 300
-    assert browser.problems == [] and [url for url in browser.requests if not url.startswith(("file:", "data:"))] == []

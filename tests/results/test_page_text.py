@@ -3,19 +3,15 @@
 import json
 import shutil
 import subprocess
-from datetime import date
 from pathlib import Path
 
 import pytest
-from headless_browser import assert_self_contained
 
 from sparsefront.results import page as pages
 from sparsefront.results.comparable import split_comparable
-from sparsefront.results.page.comparison import headline, write_comparison
-from sparsefront.results.page.run import write_run_page
+from sparsefront.results.page.comparison import headline
 
 FOLDER = Path(pages.__file__).parent
-BUTTONS = {"link": "copy link", "figure": "figure as SVG", "table-csv": "table as CSV", "table-latex": "table as LaTeX"}
 
 
 def of_pattern(make_result, name, speedup, *, seed=0, width=0.02, sparse=0.97):
@@ -42,22 +38,6 @@ def test_headline_without_a_winner(make_result):
     lossy = of_pattern(make_result, "tile_wise", 3.0, sparse=0.9)
     assert "n_m" in told(fast, lossy) and "tile_wise" not in told(fast, lossy)
     assert told(of_pattern(make_result, "n_m", 1.0)) == "Nothing within 1 point of dense counts as faster than dense."
-
-
-def test_head_of_the_page(make_result, tmp_path):
-    page = write_comparison([make_result(latency_device="cuda")], tmp_path / "a.html", title='of "a" < b').read_text()
-    assert_self_contained(page)
-    for name in ('name="description"', 'property="og:description"', 'property="og:title"', 'name="color-scheme"'):
-        assert f"<meta {name}" in page
-    assert 'content="of &#34;a&#34; &lt; b"' in page
-    assert page.index('class="headline"') < page.index('id="chart-speed"') < page.index('id="filters"')
-    assert page.index('id="chart-speed"') < page.index('class="budgets"')
-    for name, text in BUTTONS.items():
-        assert f'<button type="button" id="{name}">{text}</button>' in page and f'on("{name}", "click"' in page
-    assert f"Written on {date.today()} by sparsefront" in page and "<summary>How to read this</summary>" in page
-    assert 'id="reset">reset<' in page and 'event.key !== "Escape"' in page
-    assert page.count('tabindex="0" aria-label=') == 3
-    assert "og:description" not in write_run_page(make_result(), tmp_path / "run.html", title="one").read_text()
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="Node is not installed")

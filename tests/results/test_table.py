@@ -29,8 +29,6 @@ from sparsefront.results.columns import choose_columns, sort_results
 from sparsefront.results.comparable import split_comparable
 from sparsefront.results.page.run import write_run_page
 from sparsefront.results.tables import (
-    compact_table,
-    dense_layers_text,
     print_group,
     print_results,
     print_run,
@@ -72,11 +70,6 @@ def test_tables_show_the_standard_error(make_result):
     assert "±" not in text_of(results_table([make_result(), make_result(seed=4)])), "an older result does not tell"
 
 
-def test_run_table_tells_unmeasured_values(make_result):
-    nothing = dict.fromkeys(("sparse", "latency_sparse_ms", "speedup", "speedup_low", "latency_kernel"))
-    assert text_of(run_table(make_result(**nothing))).count("not measured") == 2
-
-
 @pytest.mark.parametrize(
     ("changes", "verdict"),
     [
@@ -88,14 +81,6 @@ def test_run_table_tells_unmeasured_values(make_result):
 )
 def test_win_needs_interval_and_kernels(make_result, changes, verdict):
     assert f"1.50×, {verdict}" in text_of(run_table(make_result(**changes, latency_device="cuda")))
-
-
-def test_results_table_has_promised_columns(make_result):
-    text = text_of(results_table([make_result(), make_result(run_id="run-1")]))
-    header = "".join(text.split())
-    for words in ("dense", "masked", "sparse", "seed", "speedup"):
-        assert words in header
-    assert "98.00%" in header and "3.50" in header and "1.50×" in header and "run-1" in header
 
 
 @pytest.mark.parametrize(
@@ -112,24 +97,6 @@ def test_results_table_adds_gpu_minutes(make_result, changes, text):
     cost = {"gpu": "NVIDIA H200", "recover_seconds": 180.0, "prune_seconds": 20.0, "measure_seconds": 100.0}
     results = [make_result(**cost | changes, seed=seed) for seed in (0, 1)]
     assert choose_columns(results)[1].get("GPU minutes") == text
-
-
-def test_dense_layers_are_counted_by_reason(make_result):
-    reasons = {"a": "narrow", "b": "odd", "c": "narrow"}
-
-    def of(**values) -> str:
-        return dense_layers_text(make_result(**{"dense_layers": {}} | values))
-
-    assert of() == "none"
-    assert of(kernel_mode="none") == "all: kernel=none swaps nothing in"
-    assert of(dense_layers=reasons) == "3: 2 × narrow; 1 × odd"
-    shares = {"a": 0.01, "b": 0.02, "c": 0.0951}
-    held = {"dense_layers": reasons, "dense_weight_shares": shares}
-    assert of(**held) == "3 with 12.51 % of the prunable weights: 2 × narrow; 1 × odd"
-    others = {"dense_weights": {"embed": "no kernel", "head": "it has no mask"}}
-    assert of(**others) == "2 (none of them prunable): 1 × no kernel; 1 × it has no mask"
-    assert of(**held, **others).startswith("5 (3 of them prunable, with 12.51 % of the prunable weights): 2 × narrow; ")
-    assert dense_layers_text(make_result(dense_layers={}, **others), brief=True) == "2 (none of them prunable)"
 
 
 @pytest.mark.parametrize(
@@ -189,23 +156,6 @@ def test_names_and_messages_control_no_terminal(capsys, make_result, tmp_path):
     shown = capsys.readouterr().out
     assert not set(shown) & set("\x1b\r\x07\u202e\x9b")
     assert r"n_m\x1b[2J" in shown and r"pattern=\x9b31m" in shown and "\n" + "     first line\nsecond" in shown
-
-
-def test_lines_that_differ_in_settings(make_result):
-    def lines(*changes: dict) -> list[str]:
-        results = [make_result(run_id=str(number), **change) for number, change in enumerate(changes)]
-        (group,) = split_comparable(results)
-        console = Console(file=io.StringIO(), width=80)
-        console.print(compact_table(group))
-        return console.file.getvalue().splitlines()[4:]
-
-    rates = [{"recovery_parameters": {"lr": rate, "epochs": 3}} for rate in (0.001, 0.002)]
-    told = " ".join(lines(*rates, {"pattern": "n_m"}))
-    assert "lr=0.001" in told and "lr=0.002" in told and "epochs" not in told and told.count("lr=") == 2
-    assert "lr=" not in " ".join(lines(rates[0], rates[1] | {"recovery": "distill"})), "the recovery tells them apart"
-    parts = [{"pattern_parameters": {"axis": name}, "schedule": name} for name in ("a", "b")]
-    told = [line.strip() for line in lines(*parts)]
-    assert {"axis=a", "axis=b", "schedule=a", "schedule=b"} <= set(told), "as pattern.axis= and schedule= of run.py"
 
 
 def test_narrow_terminal_gets_a_narrow_table(mixed, capsys, monkeypatch):

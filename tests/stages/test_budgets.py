@@ -28,14 +28,10 @@ def steps(monkeypatch) -> list[int]:
 
 WAYS = {
     "one shot": ([], 6),
-    "rounds share it": (ROUNDS, 6),
     "rounds share it unevenly": (["schedule=iterative", "schedule.rounds=4"], 6),
     "gradual": (["schedule=gradual"], 6),
     "distill": (["recovery=distill", *ROUNDS], 6),
-    "square_head": (["recovery=square_head", *ROUNDS], 6),
-    "sparse_swaps": (["recovery=sparse_swaps", "recovery.batches=2"], 0),
     "sparse_swaps, trained": (["recovery=sparse_swaps", "recovery.batches=2", "recovery.along=finetune", *ROUNDS], 6),
-    "cast": (["recovery=cast", "pattern=n_m"], 6),
     "sr_ste": (["recovery=sr_ste", "pattern=n_m"], 6),
     "rewinding repeats": (["recovery=lr_rewind", "recipe.epochs=3", *ROUNDS], 12),
     "none": (["recovery=none"], 0),

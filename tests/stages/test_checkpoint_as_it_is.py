@@ -113,13 +113,3 @@ def test_seen_samples_choose_nothing(composed, checkpoint):
         validate(swept(composed(*overrides), optuna))
     validate(swept(composed(*overrides), "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"))
     validate(swept(composed(*ON_CPU, "optimize=[val_masked]"), optuna))
-
-
-def test_torchvisions_weights_saw_imagenet():
-    from sparsefront.models.resnet50 import ResNet50
-    from sparsefront.models.vit import Vit
-
-    for model in (ResNet50, Vit):
-        assert model(weights="DEFAULT").trained_on == "imagenet" and model(weights="DEFAULT").checkpoint == "DEFAULT"
-        assert model().trained_on is None and model().checkpoint is None
-        assert model(path="net.pt").trained_on is None and model(path="net.pt").checkpoint == "net.pt"

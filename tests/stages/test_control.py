@@ -51,8 +51,6 @@ WAYS = {
     "one shot": [],
     "gradual": ["schedule=gradual"],
     "distill": ["recovery=distill"],
-    "square_head": ["recovery=square_head"],
-    "cast": ["recovery=cast", "pattern=n_m"],
     "sparse_swaps": ["recovery=sparse_swaps", "recovery.along=finetune", "recovery.batches=1"],
     "lr_rewind": ["recovery=lr_rewind", "recipe.recovery_epochs=1"],
     "steps": ["recipe.recovery_epochs=null", "recipe.recovery_steps=3"],
@@ -74,12 +72,6 @@ def test_recovery_takes_its_own_steps(run, fits, tmp_path, way):
     assert row.quality.dense_continued_standard_error is not None
     reached = 100 * (row.quality.dense_continued - row.quality.masked)
     assert points_lost(row) == pytest.approx(reached)
-
-
-def test_rounds_share_one_curve(run, fits):
-    row = run(*CONTROL, "schedule=iterative", "schedule.rounds=2")
-    _, continued, first, second = fits
-    assert len(first) + len(second) == len(continued) == row.cost.recovery_steps == 6
 
 
 def test_control_of_other_steps(run):
@@ -152,16 +144,9 @@ def test_untrained_run_skips_it(run, tmp_path, caplog, why, way):
     assert row.choice.control is None and row.quality.dense_continued is None and not stored(tmp_path)
 
 
-def test_an_unknown_control_is_rejected(composed):
-    with pytest.raises(InvalidSetting, match="control=dense: is one of dense_continued, dense_distilled, or null"):
-        run_experiment(composed("control=dense"))
-
-
 DISTILLED = [*(item for item in CONTROL if not item.startswith("control")), "control=dense_distilled"]
 TAUGHT = {
     "distill": ["recovery=distill"],
-    "square_head": ["recovery=square_head"],
-    "cast": ["recovery=cast", "pattern=n_m"],
 }
 
 

@@ -111,11 +111,6 @@ def test_size_without_memory(run, texts, monkeypatch):
     assert row.speed.latency_dense_ms > 0 and all(getattr(row.speed, name) is None for name in OF_DATASET)
 
 
-def test_images_have_no_lengths(composed):
-    with pytest.raises(InvalidSetting, match=r"^measure.lengths=dataset: is for text; digits holds images: use fixed$"):
-        validate(composed(*QUICK, "measure.lengths=dataset"))
-
-
 class Plain:
     def net_inputs(self, batch):
         return batch

@@ -57,22 +57,6 @@ def test_one_network_in_every_precision(run):
         }
 
 
-@pytest.mark.parametrize("precision", ["fp8", "fp8_static"])
-def test_dense_network_in_low_precision(run, precision):
-    row = run(*ON_CPU, "pattern=dense", f"precision={precision}")
-    assert row.speed.precision == precision and row.quality.masked is None and row.quality.dense_low is None
-    assert None not in (row.quality.dense, row.quality.sparse, row.quality.val_sparse, row.speed.latency_dense_ms)
-    assert row.choice.recovery is None and row.sparsity.sparsity_target == 0
-
-
-@pytest.mark.parametrize(
-    "options", [("pattern=depth", "sparsity=0.5", "model.depth=2"), ("pattern=channel", "pattern.axis=width")]
-)
-def test_smaller_networks_run_too(run, options):
-    row = run(*ON_CPU, *options, "precision=fp8")
-    assert row.speed.precision == "fp8" and row.quality.sparse is not None
-
-
 REFUSED = {
     "no kernels": (
         ["precision=fp8", "kernel=none"],
@@ -104,11 +88,6 @@ def test_refused_before_training(composed, overrides, message):
     with pytest.raises(InvalidSetting, match=message) as refused:
         validate(composed(*ON_CPU, *overrides))
     assert "\n" not in str(refused.value)
-
-
-def test_network_of_convolutions(composed):
-    with pytest.raises(InvalidSetting, match=r"^precision=fp8: runs no layer of model resnet50: Linears of multiples"):
-        validate(composed("trainer=cpu", "measure.device=cpu", "precision=fp8", "model=resnet50"))
 
 
 @pytest.mark.parametrize(

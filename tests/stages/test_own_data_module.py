@@ -214,9 +214,3 @@ def test_killed_process_ends_the_same(composed, tmp_path, monkeypatch, sampler):
     resumed = train("killed")
     assert len((tmp_path / "0.txt").read_text().splitlines()) == 11, "one looked at, and an epoch"
     assert all(torch.equal(tensor, resumed[name]) for name, tensor in whole.items())
-
-
-def test_rows_are_not_shared_out_twice(composed, served_ranks, monkeypatch):
-    monkeypatch.syspath_prepend(str(Path(own_rows.__file__).parent))
-    with pytest.raises(InvalidSetting, match="^dataset=digits: train has a DistributedSampler: leave it out"):
-        run_experiment(composed(*ONE_TRAINING, "+dataset.sampler=distributed", "trainer.devices=2"))

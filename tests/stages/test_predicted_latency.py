@@ -5,16 +5,10 @@ import torch
 from sparsefront_kernels.performance_model import PerformanceModel
 from sparsefront_kernels.performance_model.latency_table import LatencyTable, Measured
 
-from sparsefront import pipeline
 from sparsefront.config.validate import validate
-from sparsefront.data.base import DataInfo
-from sparsefront.measure.problems import observe_problems
-from sparsefront.models.bert import Bert
 from sparsefront.stages import predicted_latency
 from sparsefront.stages.predicted_latency import (
     predict_loss,
-    shape_inputs,
-    storage_granularity,
     warn_where_nothing_wins,
 )
 
@@ -77,34 +71,6 @@ def test_nothing_known_says_nothing(experiment, overrides):
     assert predict_loss(experiment(*overrides), table(0.1)) is None
 
 
-def test_sparse_kernels_are_asked_too(experiment):
-    assert predict_loss(experiment("kernel=sparse"), table(0.8)) is not None
-    assert predict_loss(experiment("pattern=tile_wise"), table(0.8)) is not None
-
-
-def test_units_of_storage():
-    assert storage_granularity("gathered", {"tile": 64, "drop_empty_outputs": True}) == 64
-    assert storage_granularity("blocked", {"block": [32, 32]}) == 32
-    assert storage_granularity("blocked", {"block": [4, 64]}) is None
-    assert storage_granularity("gathered_2_4", {"tile": 64}) is None
-    assert storage_granularity("csr", {}) is None
-
-
-def test_convolutions_are_left_out(experiment):
-    assert predict_loss(experiment("model=resnet50", "recipe=default"), table(0.1)) is None
-
-
-def test_text_is_followed_without_data():
-    info = DataInfo("sequence_classification", 2, sequence_length=128)
-    model = Bert(size="tiny")
-    net = model.skeleton(info).eval()
-    for asked, tokens in ((None, 128), (32, 32)):
-        inputs = shape_inputs(info, batch_size=4, sequence_length=asked)
-        seen = observe_problems(net, inputs, model.prunable(net))
-        assert set(seen) == set(model.prunable(net))
-        assert {one.problem.m for one in seen.values()} == {4 * tokens}
-
-
 @pytest.fixture
 def on_a_gpu(experiment, monkeypatch):
     """A validated experiment that believes in a GPU."""
@@ -119,16 +85,3 @@ def test_one_warning_for_a_gpu(on_a_gpu, monkeypatch, caplog):
     warn_where_nothing_wins(on_a_gpu)
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert caplog.messages[0].startswith("prediction, not measurement")
-
-
-def test_asked_before_anything_is_trained(composed, monkeypatch):
-    class Asked(Exception):
-        pass
-
-    def ask(experiment):
-        raise Asked
-
-    monkeypatch.setattr("sparsefront.stages.predicted_latency.warn_where_nothing_wins", ask)
-    monkeypatch.setattr("sparsefront.stages.dense.run", lambda *arguments: pytest.fail("trained first"))
-    with pytest.raises(Asked):
-        pipeline.run_experiment(composed("debug=tiny"))

@@ -26,11 +26,3 @@ def test_row_holds_both_splits(run):
             assert kept[side].metric_over(np.arange(359)) == pytest.approx(result.value_of(side))
         assert set(read_results([folder]).outcomes_of(result)) == set(SIDES)
         assert (folder / quality.outcomes_file).stat().st_size < 5000
-
-
-def test_damaged_outcomes_are_not_at_hand(run):
-    result = run(*ON_CPU)
-    folder = Path(HydraConfig.get().runtime.output_dir)
-    for damage in (lambda file: file.write_bytes(file.read_bytes()[:50]), Path.unlink):
-        damage(folder / result.quality.outcomes_file)
-        assert read_results([folder]).outcomes_of(result) is None

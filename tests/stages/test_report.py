@@ -11,7 +11,6 @@ from hydra.core.hydra_config import HydraConfig
 
 from sparsefront.config.validate import validate
 from sparsefront.errors import InvalidSetting
-from sparsefront.stages.keys import AFTER_PRUNING
 
 SMALL = ("model.dim=64", "model.depth=1")
 ON_CPU = ("trainer=cpu", "measure.device=cpu", *SMALL, "pattern=vector_wise", "granularity=32")
@@ -53,35 +52,6 @@ def test_results_keep_their_plans_digest(full_run, composed, tmp_path):
     plan.unlink()
     with pytest.raises(InvalidSetting, match="^report.plan=.*PLAN.md: is no file"):
         validate(composed(*ON_CPU, f"report.plan={plan}"))
-
-
-def test_result_names_every_setting(run):
-    short = ("measure.evaluate_limit=8",)
-    choice = run(*ON_CPU, *short, "recovery.epochs=1", "recipe.weight_decay=0.25").choice
-    assert choice.pattern_parameters == {"granularity": 32, "distribution": "free", "m": None, "aggregate": "l2"}
-    assert choice.granularity == 32
-    assert choice.model_variant == "dim 64 depth 1" and choice.model_parameters["dim"] == 64
-    assert choice.dataset_parameters == {"shift": 0, "valid_fraction": 0.1, "split_by": "auto", "num_workers": 0}
-    assert choice.dataset_split == "duplicates-1"
-    assert choice.importance_parameters == {"norm": "l1"} and choice.schedule_parameters == {}
-    assert choice.recovery_parameters == {
-        "epochs": 1,
-        "lr": None,
-        "quantize": False,
-        "backend": "dense",
-        "dense_after": None,
-    }
-    assert choice.recipe_parameters["weight_decay"] == 0.25
-    assert choice.trainer_parameters["device"] == "cpu" and choice.trainer_parameters["limit_batches"] == 2
-    assert choice.allocation == "per_layer" and choice.allocation_parameters == {}
-    dense = run(*ON_CPU, *short, "pattern=dense").choice
-    assert dense.importance_parameters == dense.recovery_parameters == {} and dense.recipe_parameters["epochs"] > 0
-    assert not set(AFTER_PRUNING) & dense.recipe_parameters.keys() and dense.kernel_mode is None
-
-
-def test_a_dense_run_has_no_pictures(run):
-    run(*ON_CPU, *PICTURES, "pattern=dense")
-    assert not (folder() / "masks").exists()
 
 
 def test_store_that_cannot_be_appended_to(run, tmp_path, caplog):

@@ -3,15 +3,11 @@
 Epochs, rounds and stages take the training samples in orders, and with augmentations, of their own.
 """
 
-import pytest
-import pytorch_lightning as pl
 import torch
 
 from sparsefront.config.validate import validate
-from sparsefront.pipeline import run_experiment
 from sparsefront.stages.keys import reseed, stage_seed
 from sparsefront.stages.network import build_net
-from sparsefront.training.trainer import TrainerSettings
 
 STAGES = ["initial weights", "dense", "prune", *(f"recover {index}" for index in range(20))]
 
@@ -23,10 +19,6 @@ def test_ten_thousand_combinations_share_no_seed():
     drawn = [stage_seed(seed, stage) for seed in range(10) for stage in stages]
     drawn += [stage_seed(seed, again, stage) for seed in range(10) for again in range(10) for stage in rounds]
     assert len(drawn) > 10_000 and len(set(drawn)) == len(drawn)
-
-
-def test_names_of_the_same_letters():
-    assert len({stage_seed(0, stage) for stage in ("recover 12", "recover 21", "dense", "sedne")}) == 4
 
 
 def test_seed_is_the_same_everywhere():
@@ -55,54 +47,3 @@ def test_dense_network_recovers_under_another_seed(run):
     assert first.identity.weights_sha256 != second.identity.weights_sha256
     assert again.identity.run_id == first.identity.run_id != second.identity.run_id
     assert [(row.identity.seed, row.identity.recovery_seed) for row in (first, second)] == [(0, 0), (0, 1)]
-
-
-ON_CPU = ["trainer=cpu", "measure.device=cpu", "pattern=element_wise", "model.dim=64", "model.depth=1"]
-TRAIN = ["debug=tiny", "stages=[dense,prune,recover]", "dataset.shift=1", "trainer.limit_batches=3", *ON_CPU]
-
-
-class Batches(pl.Callback):
-    """The images of every batch of one fit, by epoch."""
-
-    def __init__(self) -> None:
-        self.epochs: list[list[torch.Tensor]] = []
-
-    def on_train_epoch_start(self, trainer, module):
-        self.epochs.append([])
-
-    def on_train_batch_start(self, trainer, module, batch, batch_idx):
-        self.epochs[-1].append(batch["x"].clone())
-
-
-@pytest.fixture
-def fits(monkeypatch) -> list[Batches]:
-    """One entry per fit, the dense run's first."""
-    seen: list[Batches] = []
-    build = TrainerSettings.build
-
-    def watched(self, *, callbacks: list, **options):
-        seen.append(Batches())
-        return build(self, callbacks=[*callbacks, seen[-1]], **options)
-
-    monkeypatch.setattr(TrainerSettings, "build", watched)
-    return seen
-
-
-def test_no_two_epochs_are_alike(composed, fits):
-    run_experiment(
-        composed(*TRAIN, "recipe.epochs=2", "recipe.recovery_epochs=6", "schedule=iterative", "schedule.rounds=3")
-    )
-    assert [len(fit.epochs) for fit in fits] == [2, 2, 2, 2]
-    first_batches = [epoch[0] for fit in fits for epoch in fit.epochs]
-    for index, batch in enumerate(first_batches):
-        assert not any(torch.equal(batch, other) for other in first_batches[:index])
-
-
-def test_repeated_round_sees_the_same_batches(composed, fits):
-    settings = [*TRAIN, "schedule=iterative", "schedule.rounds=2"]
-    for _ in range(2):
-        run_experiment(composed(*settings, "reuse=false"))
-    once, again = fits[:3], fits[3:]
-    for fit, same in zip(once, again, strict=True):
-        for epoch, epoch_again in zip(fit.epochs, same.epochs, strict=True):
-            assert all(map(torch.equal, epoch, epoch_again))

@@ -2,12 +2,9 @@
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 
-import torch
 from hydra.core.hydra_config import HydraConfig
 
-from sparsefront.inference.swap_report import LayerSwap, SwapReport
 from sparsefront.stages import measure
 
 ON_CPU = ("trainer=cpu", "measure.device=cpu")
@@ -69,21 +66,3 @@ def test_run_without_sparse_layers(run, tmp_path, monkeypatch):
     assert (speed.speedup_dataset, speed.speedup_dataset_low, speed.speedup_dataset_high) == (1.0, 1.0, 1.0)
     for entry in (vars(speed), *speed.curve, *speed.dataset_lengths):
         assert [entry[name] for name in ("speedup", "speedup_low", "speedup_high")] == [1.0, 1.0, 1.0]
-
-
-def test_fused_graph_is_a_candidate(full_run):
-    row = full_run(*SMALL, "measure.batch_size=[2,3]")
-    assert row.speed.fused_dense_latency_ms > 0 and row.speed.curve[0]["fused_dense_latency_ms"] > 0
-    assert "dense/eager+fused_graph" in row.speed.variant_medians_ms
-    assert row.speed.variants_not_timed["sparse/fused_graph"].startswith("with kernels, blocks are rewritten")
-
-
-def test_pruned_layer_that_runs_dense():
-    layers = {
-        "slow": LayerSwap(kernel="dense_linear", family="dense", density=0.25, weight_bytes=64),
-        "fast": LayerSwap(kernel="gathered_sm90", family="gathered", density=0.25, weight_bytes=16),
-    }
-    report = SwapReport(layers, {"slow": "dense_linear is faster", "head": "not pruned"}, 0.3, 0.3)
-    found = measure._layers(report, SimpleNamespace(device=torch.device("cpu"), dtype=torch.float32))
-    assert found.keys() == layers.keys()
-    assert found["slow"]["why_dense"] == "dense_linear is faster" and "why_dense" not in found["fast"]

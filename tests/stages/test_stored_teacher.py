@@ -7,7 +7,6 @@ from tiny_files import write_imdb
 
 from sparsefront.config.validate import validate
 from sparsefront.errors import InvalidSetting
-from sparsefront.recovery.distill import Distill
 
 STORED = "recovery.store_teacher=true"
 
@@ -70,8 +69,3 @@ def test_other_weights_have_their_own_logits(run, settings, tmp_path):
 def test_changing_inputs_are_not_stored(composed, overrides):
     with pytest.raises(InvalidSetting, match="^recovery.store_teacher=True: needs texts with one label each"):
         validate(composed(*overrides, "recovery=distill", STORED))
-
-
-def test_hidden_states_are_not_stored():
-    with pytest.raises(InvalidSetting, match="^store_teacher=True: stores logits alone"):
-        Distill(store_teacher=True, hidden_states=1.0)

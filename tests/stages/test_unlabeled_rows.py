@@ -10,8 +10,6 @@ from torch import nn
 
 from sparsefront.config.validate import validate
 from sparsefront.errors import InvalidSetting
-from sparsefront.pruning.calibration import NetworkCalibration
-from sparsefront.recovery.distillation import Distillation, soft_target_loss
 from sparsefront.tasks.classification import SequenceClassification
 
 ON_CPU = ["trainer=cpu", "measure.device=cpu", "pattern=element_wise", "kernel=none", "model=bert", "model.size=tiny"]
@@ -40,25 +38,6 @@ def test_label_loss_is_the_labeled_mean(labels, smoothing):
         assert loss.item() == pytest.approx(plain.item(), abs=1e-6)
     else:
         assert loss.item() == 0.0 and not logits.grad.any()
-
-
-def test_teacher_loss_takes_all_rows():
-    torch.manual_seed(0)
-    task, teacher = SequenceClassification(nn.Identity(), num_classes=2), nn.Identity()
-    student, target = (SimpleNamespace(logits=torch.randn(3, 2)) for _ in range(2))
-    batch = {"labels": torch.full((3,), -100), "labeled": torch.zeros(3, dtype=torch.bool)}
-    soft = soft_target_loss(student.logits, target.logits, 2.0)
-    distilled = Distillation(teacher, hardness=0.5, temperature=2.0).loss(task, student, target, [], batch)
-    assert distilled.item() == pytest.approx(0.5 * soft.item(), abs=1e-6)
-
-
-def test_scores_read_labeled_rows_alone(run, settings, monkeypatch):
-    columns, on_device = [], NetworkCalibration._on_device
-    monkeypatch.setattr(
-        NetworkCalibration, "_on_device", lambda self, batch: columns.append({*batch}) or on_device(self, batch)
-    )
-    run(*settings, "schedule=gradual", "schedule.updates=2", "importance=taylor", "importance.batches=2")
-    assert len(columns) >= 4 and not any("labeled" in names for names in columns)
 
 
 def test_recovery_and_its_control_take_them(run, settings):

@@ -17,21 +17,6 @@ WIDTH = [
 ]
 
 
-def test_a_run_measures_the_narrower_network(full_run):
-    row = full_run(*WIDTH, "recovery=finetune", "schedule=gradual", "importance=magnitude")
-    assert row.sparsity.sparsity_achieved == pytest.approx(0.5, abs=0.02)
-    assert row.kernels.sparse_flops_share is None and row.speed.latency_kernel == "dense"
-    assert row.speed.latency_sparse_ms > 0 and row.quality.sparse == pytest.approx(row.quality.masked, abs=0.01)
-    assert row.size.weight_bytes_sparse < 0.6 * row.size.weight_bytes_dense
-    told = row.kernels.kernel_per_layer["blocks.0.attn.q"]
-    assert told["why_dense"].startswith("a narrower dense layer, [") and told["n"] < told["k"]
-
-
-def test_what_ties_nothing_ends_before_training(composed):
-    with pytest.raises(InvalidSetting, match="pattern=channel: fits no prunable layer .*no tied layers found"):
-        run_experiment(composed("debug=tiny", *WIDTH, "recipe.ignore=[attn,fc1]"))
-
-
 @pytest.mark.parametrize(
     "more, message",
     [

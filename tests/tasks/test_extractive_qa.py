@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from sparsefront.data.squad import Answer, Question, question_windows
 from sparsefront.data.text import EncodedText
-from sparsefront.tasks.extractive_qa import AnswerEvaluator, ExtractiveQA, best_spans, text_between
+from sparsefront.tasks.extractive_qa import AnswerEvaluator, ExtractiveQA, best_spans
 
 
 def pointing(first: int, last: int, width: int, *, score: float = 5.0) -> tuple[torch.Tensor, torch.Tensor]:
@@ -122,8 +122,3 @@ def test_no_span_without_numbers() -> None:
     broken = torch.full((1, 5), torch.nan)
     found = best_spans(broken, broken, torch.ones(1, 5, dtype=torch.bool), n_best=3, max_answer_length=5)
     assert (found.scores == -torch.inf).all()
-
-
-def test_accents_belong_to_their_letter() -> None:
-    assert text_between("un cafe\u0301\u0323 noir", 3, 7) == "cafe\u0301\u0323"
-    assert text_between("cafe", 0, 4) == "cafe"

@@ -83,27 +83,8 @@ def test_fit_and_evaluate(case: tuple[Task, Any], tmp_path: Path) -> None:
     assert tested.keys() == metrics and all(-1 <= value <= 1 for value in tested.values())
 
 
-@pytest.mark.parametrize("case", ["sequence_classification"], indirect=True)
-def test_nets_train_with_dropout(case: tuple[Task, Any], tmp_path: Path) -> None:
-    task, data = case
-    assert not task.net.training
-    modes = []
-    task.net.register_forward_hook(lambda net, *_: modes.append(net.training))
-    quiet_trainer(tmp_path, num_sanity_val_steps=0).fit(task, datamodule=data)
-    assert modes == [True] * 3 + [False] * 3
-
-
 def test_unknown_kinds_are_rejected(tiny_image_net: Any) -> None:
     with pytest.raises(
         ValueError, match="task segmentation: there are image_classification, sequence_classification, extractive_qa"
     ):
         build_task("segmentation", tiny_image_net, dataset("segmentation"))
-
-
-def test_every_glue_task_is_served() -> None:
-    from sparsefront.data.glue import GLUE_TASKS, Glue
-
-    for name, layout in GLUE_TASKS.items():
-        settings = Glue(task=name)
-        task = build_task(settings.info.kind, torch.nn.Identity(), settings)
-        assert task.metric_name == layout.metrics[0] and task.num_classes == settings.info.num_classes

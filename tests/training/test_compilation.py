@@ -214,33 +214,6 @@ def test_auto_keeps_the_fastest_steps(monkeypatch, seconds, steps, tried, kept):
     assert running() is None
 
 
-def test_auto_times_no_step_that_captures(monkeypatch):
-    """Three sizes, each launched, then captured in ten seconds, then replayed in half of a launched step's time."""
-    Replaced.made.clear()
-    clock, calls, graph = [0.0], [0, 0, 0], SimpleNamespace(failed=False, replays=0, captures=0)
-    monkeypatch.setattr(compilation, "_now", lambda device: clock[0])
-    trainer = SimpleNamespace(estimated_stepping_batches=1000, global_step=0)
-    task = ImageClassification(Net(), num_classes=10)
-
-    class Captures(Replaced):
-        def __init__(self, what, *, graphs):
-            super().__init__(what, graphs=graphs)
-            self.graphed = [graph]
-
-    choose = ChooseSteps(blocks=False, graphs=True, faster=Captures)
-    for step in range(40):
-        choose.on_train_batch_start(trainer, task, {"x": torch.zeros(4, 2)}, step)
-        if not Replaced.made:
-            clock[0] += 1.0
-            continue
-        calls[step % 3] += 1
-        captures = calls[step % 3] == 2
-        graph.captures += captures
-        graph.replays += calls[step % 3] >= 2
-        clock[0] += 10.0 if captures else 0.5 if calls[step % 3] > 2 else 1.0
-    assert [one.running for one in Replaced.made] == [True]
-
-
 def test_without_a_compiler_it_is_rejected(monkeypatch):
     monkeypatch.setattr(compilation.shutil, "which", lambda command: None)
     with pytest.raises(InvalidSetting, match=r"compile='?blocks'?: needs a compiler, g\+\+ or clang\+\+"):

@@ -26,10 +26,9 @@ from sparsefront.pruning.training_masks import AccumulateScores, ApplyMasks
 from sparsefront.recovery.base import RoundRecord
 from sparsefront.recovery.rounds import FinishedRounds
 from sparsefront.schedule.gradual import Gradual
-from sparsefront.training import resume, trainer
+from sparsefront.training import resume
 from sparsefront.training.recipe import Recipe
 from sparsefront.training.resume import CHECKPOINT, KeepEpochs, checkpoint_of, random_state, seal, set_random_state
-from sparsefront.training.trainer import require_room
 
 LAYERS = ["1", "4"]
 EPOCHS, KILLED_AT = 4, (2, 3)  # epoch and batch, from 0
@@ -272,26 +271,6 @@ def test_damaged_rounds_start_again(tmp_path, caplog, file, how):
 
 # A training that its disk cannot hold is rejected before its first step.
 
-WEIGHTS = 4 * (10 * 20 + 20)  # bytes of the network below
-
-
-def needed(monkeypatch, *, epochs: int, keeps_epochs: bool = True, epoch_weights: bool = False, **recipe) -> int:
-    asked = []
-    monkeypatch.setattr(trainer, "require_space", lambda folder, size, **_: asked.append(size))
-    kept = {"keeps_epochs": keeps_epochs, "epoch_weights": epoch_weights}
-    require_room(nn.Linear(10, 20), Path("stage"), epochs=epochs, recipe=Recipe(**recipe), **kept)
-    return asked[0] // WEIGHTS
-
-
-def test_bytes_of_a_training(monkeypatch):
-    assert needed(monkeypatch, epochs=1) == 1
-    assert needed(monkeypatch, epochs=3, keeps_epochs=False) == 1
-    assert needed(monkeypatch, epochs=3) == 1 + 2 * 3, "Adam keeps two numbers for each weight"
-    assert needed(monkeypatch, epochs=3, optimizer="sgd") == 1 + 2 * 2
-    assert needed(monkeypatch, epochs=3, optimizer="sgd", momentum=0.0) == 1 + 2 * 1
-    assert needed(monkeypatch, epochs=3, ema=0.9) == 1 + 2 * 4
-    assert needed(monkeypatch, epochs=3, epoch_weights=True) == 1 + 3 + 2 * 3
-
 
 def test_full_disk_precedes_the_first_step(run, monkeypatch):
     from sparsefront.artifacts import durable
@@ -335,8 +314,3 @@ def test_signal_ends_a_training(tmp_path, bodies, number, end):
     assert signal.getsignal(number) is before
     train_until(bodies.digits_net(), tmp_path, again := Signal())
     assert again.epochs == 1, "it goes on after its last finished epoch"
-
-
-def test_status_after_sigterm():
-    """0 would say that all is done: a script would go on with the next command."""
-    assert Terminated().code == 143 and str(Terminated()) == "ended by SIGTERM"

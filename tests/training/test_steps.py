@@ -16,7 +16,6 @@ from sparsefront.pruning.training_masks import AccumulateScores
 from sparsefront.recovery.distillation import Distillation
 from sparsefront.tasks.classification import ImageClassification
 from sparsefront.tasks.lightning_modules import LightningBatches, LightningPlainTask
-from sparsefront.training.compilation import channels_last
 from sparsefront.training.fit import fit
 from sparsefront.training.recipe import Optimization, Recipe
 from sparsefront.training.trainer import TrainerSettings
@@ -210,15 +209,3 @@ def test_gpu_weights_equal_but_for_rounding(tmp_path):
     assert watch.laid == [True] * 3 and watch.batch["x"].is_cuda
     for name in plain:
         torch.testing.assert_close(laid[name], plain[name], rtol=0, atol=0.02)
-
-
-def test_plain_convolutions_are_laid_meanwhile(tmp_path):
-    class Own(nn.Conv2d):
-        pass
-
-    net = nn.Sequential(nn.Conv2d(4, 4, 3), Own(4, 4, 3), nn.Conv1d(4, 4, 3), nn.Linear(4, 4))
-    with pytest.raises(RuntimeError, match="stop"), channels_last(net, wanted=True):
-        assert [part.weight.is_contiguous() for part in net] == [False, True, True, True]
-        raise RuntimeError("stop")
-    with channels_last(net, wanted=False):
-        assert all(part.weight.is_contiguous() for part in net)

@@ -53,12 +53,3 @@ def test_ddp_broadcasts_running_statistics_alone():
     net[0].register_buffer("positions", torch.arange(4))
     left_out = _never_broadcast(ImageClassification(net, num_classes=4))
     assert left_out == [f"net.0.{BUFFER}", "net.0.positions", "net.1.num_batches_tracked"]
-
-
-@pytest.mark.parametrize(("precision", "fused"), [("32-true", True), ("bf16-mixed", True), ("16-mixed", False)])
-def test_optimizer_is_fused_without_unscaling(monkeypatch, precision, fused):
-    import torch
-
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert TrainerSettings(precision=precision).fuses_optimizer == fused
-    assert not TrainerSettings(accelerator="cpu", precision=precision).fuses_optimizer

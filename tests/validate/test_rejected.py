@@ -22,7 +22,6 @@ REJECTED = {
     "allocation=global_threshold allocation.min_density_share=2": r"allocation\.min_density_share=2: must be less than",
     "allocation=latency_aware": r"allocation\.table=None: .*run\.py -m sparsity=.*sparsefront\.results\.latency_table",
     "allocation=latency_aware allocation.table=/nowhere.csv": r"allocation\.table=/nowhere\.csv: is no file",
-    "allocation=latency_aware allocation.speedup=1": r"allocation\.speedup=1",
     "pattern=n_m allocation=erk": "allocation=erk: pattern n_m can meet latency_aware, per_layer",
     "pattern=mixed": (
         "^allocation=per_layer: pattern mixed can meet latency_search; per_layer gives every layer the same pattern$"
@@ -45,27 +44,14 @@ REJECTED = {
     ),
     # keys and types
     "+pattern.width=3": r"pattern\.width=3: unknown key; pattern takes granularity",
-    "+sparsty=0.5": r"sparsty=0.5: unknown key; did you mean sparsity\? the root takes sparsity",
-    "recipe.epochs=many": r"recipe\.epochs=many: must be a valid integer",
-    "recipe.batch_size=0": r"recipe\.batch_size=0: must be greater than",
     "+pattern.m=4": r"pattern\.m=4: unknown key of pattern=tile_wise; choose .*pattern=n_m or pattern=vector_wise",
-    "seed=-1": "^seed=-1: must be greater than",
     "seed=4294967296": "^seed=4294967296: ",
-    "recipe.lr=nan": r"^recipe\.lr=nan: must be a finite number",
-    "recovery.lr=inf": r"^recovery\.lr=inf: must be a finite number",
-    "pattern._target_=nowhere.Striped": r"^pattern\._target_=nowhere\.Striped: .*'nowhere'",
-    "recipe.lr=${nowhere}": r"^recipe\.lr=\${nowhere}: Interpolation key 'nowhere'",
-    "cache_dir=": "^cache_dir=: names no folder",
-    "cache_dir=/proc/sparsefront": "cache_dir=/proc/sparsefront: cannot be written",
     # measure and kernel
-    "measure.batch_size=0": r"measure\.batch_size=0",
     "measure.batch_size=[]": r"measure\.batch_size=\[\]: .*at least 1 item",
     "measure.batch_size=[8,-1]": r"measure\.batch_size=\[8, -1\]: ",
     "measure.batch_size=[8,8]": r"measure\.batch_size=\[8, 8\]: names a value twice",
-    "measure.batch_size=[8,many]": r"measure\.batch_size=.*must be a valid integer",
     "measure.sequence_length=[16,32]": r"measure\.sequence_length=\[16, 32\]: images",
     "measure.image_size=16": r"measure\.image_size=16: model vit_small for",
-    "measure.image_size=0": r"measure\.image_size=0",
     "model=vgg16 dataset=cifar10 dataset.path=null measure.image_size=16": (
         r"measure\.image_size=16: model vgg16 for images of 32 pixels cannot take these"
     ),
@@ -73,7 +59,6 @@ REJECTED = {
     "model=vgg16": r"model\.small_images=False: halves .* 32 pixels .* have 8",
     "measure.parts=[encoder]": r"measure\.parts=.*: is for translation; digits asks for",
     "measure.variants=[fused_mlp]": r"measure\.variants=.*fused_qkv",
-    "measure.autotune_seconds=inf": r"^measure\.autotune_seconds=inf: must be a finite number",
     "kernel.name=gathered_fpga": r"kernel\.name=gathered_fpga: .*gathered_triton",
     "kernel.family=ellpack": r"kernel\.family=ellpack: .*gathered",
     "kernel=sparse kernel.family=blocked": r"kernel\.family=blocked: .*tile_wise",
@@ -88,7 +73,6 @@ REJECTED = {
     "kernel=none kernel.family=gathered": r"kernel\.family=gathered",
     # model data and recipe
     "recipe.optimizer=sgd recipe.momentum=1": r"^recipe\.momentum=1(\.0)?: must be less than 1",
-    "recipe.lr=1001": r"^recipe\.lr=1001.*: must be .* or equal to 1000",
     "recipe.recovery_lr=1e9": r"^recipe\.recovery_lr=1000000000.*: must be .* or equal to 1000",
     "model=bert model.size=tiny": "dataset=digits: asks for image_classification; model bert",
     "model=resnet50 dataset=cifar10 dataset.path=/nowhere": r"dataset\.path=/nowhere",
@@ -107,7 +91,6 @@ REJECTED = {
     "recovery=distill recovery.hidden_states=1 recovery.hidden_layers=[encoder.layer.0]": (
         r"recovery\.hidden_layers=\['encoder\.layer\.0'\]: not in the network; its blocks are blocks\.0, blocks\.1"
     ),
-    "recovery=distill recovery.hardness=2": r"recovery\.hardness=2",
     "schedule=iterative schedule.levels=[0.25,0.5]": r"schedule\.levels=\[0\.25, 0\.5\]: must end at sparsity=0\.75",
     "schedule=iterative schedule.levels=[0.5,0.25]": r"schedule\.levels=.*must rise",
     "recovery.dense_after=0": r"^recovery\.dense_after=0.*: must be .*greater than 0",
@@ -129,22 +112,17 @@ REJECTED = {
     ),
     "recovery=lr_rewind recovery.epochs=99": r"recovery\.epochs=99: .*16 epochs",
     # sparsity and pattern
-    "sparsity=1": r"sparsity=1.0: must be .*less than 1 \(the fraction of zeros\)",
-    "sparsity=-0.1": "sparsity=-0.1",
     "pattern=n_m pattern.m=4 sparsity=0.6": r"pattern\.m=4: .*0\.5.*0\.75",
     "pattern=block_2_4 sparsity=0.4": r"^sparsity=0\.4: block_2_4 .*at least 0\.5",
     "pattern.element_overlay=0.1 sparsity=0.9": r"pattern\.element_overlay=0\.1: below 0\.1",
     "pattern=block_wise +pattern.element_overlay=0.05": r"pattern\.element_overlay.*unknown key",
     "pattern=uniform granularity=3": "^granularity=3: 1, 2 or 4",
-    "granularity=0": "^granularity=0: ",
-    "pattern=block_wise granularity=4by4": "^granularity=4by4: ",
     "pattern=vector_wise granularity=96": (
         r"granularity=96: fits no prunable layer \(blocks\.0\.attn\.q \[256, 256\].*96"
     ),
     "pattern=n_m pattern.m=12 sparsity=0.5": (
         r"pattern\.m=12: fits no prunable layer \(blocks\.0\.attn\.q \[256, 256\] and \d+ more: inputs 256 are not"
     ),
-    "pattern.granularity=0": "^pattern.granularity=0: ",
     "pattern=vector_wise ~pattern.granularity granularity=8": (
         r"^granularity=8: .*conf/pattern/vector_wise\.yaml does not read it: add `granularity: \$\{default:\$\{granularity\},32"
     ),
@@ -152,14 +130,11 @@ REJECTED = {
     "recipe.ignore=[fc1,nomatch]": (
         r"^recipe\.ignore=nomatch: finds no layer; there are blocks\.N\.attn\.q, .*blocks\.N\.mlp\.fc2 "
     ),
-    "recipe.ignore=['(']": r"recipe\.ignore=\(: is not a regular expression",
     # stages and result
-    "stages=[dense,prun]": r"stages=\['dense', 'prun'\]: must be 'dense', 'prune'",
     "stages=[dense,prune,recover,export,swap]": (
         r"^stages=\[dense,prune,recover,export,swap\]: .*add measure, or leave swap out; there are dense, prune"
     ),
     "stages=[swap,report]": r"stages=\[swap,report\]: .*add measure",
-    "stages=[]": r"stages=\[\]: must have at least 1 item",
     "stages=[dense,prune,dense]": r"^stages=\['dense', 'prune', 'dense'\]: names dense more than once",
     "optimize=[speed]": "optimize=speed: .*closest are speedup, speedup_low, speedup_high, .*row.json holds them all$",
 }

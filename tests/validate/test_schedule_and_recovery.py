@@ -8,14 +8,6 @@ import torch
 from sparsefront.config.validate import validate
 from sparsefront.errors import InvalidSetting
 
-
-@pytest.mark.parametrize("recovery", ["finetune", "distill", "square_head", "cast", "sr_ste", "sparse_swaps"])
-def test_a_rate_at_which_nothing_converges(composed, recovery):
-    along = ["recovery.along=finetune"] if recovery == "sparse_swaps" else []
-    with pytest.raises(InvalidSetting, match=r"^recovery\.lr=1001.*: must be .* or equal to 1000"):
-        validate(composed("pattern=n_m", f"recovery={recovery}", *along, "recovery.lr=1001"))
-
-
 # Every schedule by every recovery, as design and README have it: what the recovery needs besides, and the schedules that
 # it goes with.
 GOES_WITH = {

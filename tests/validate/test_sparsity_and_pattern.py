@@ -88,13 +88,3 @@ def test_sparsity_below_one_group(composed):
     validate(composed("pattern=block_wise", "granularity=256", "sparsity=0.25"))
     with pytest.raises(InvalidSetting, match=r"^sparsity=0\.005: rounds to no change: n_m "):
         validate(composed("pattern=n_m", "sparsity=0.005"))
-
-
-def test_recipe_ignoring_every_layer(composed):
-    with pytest.raises(InvalidSetting, match=r"^recipe\.ignore=\[attn,mlp\]: keeps all 24 prunable layers dense"):
-        validate(composed("recipe.ignore=[attn,mlp]"))
-
-
-def test_unfit_layers_beside_ignored_ones(composed):
-    with pytest.raises(InvalidSetting, match=r"^granularity=96: fits no prunable layer .*recipe.ignore: attn"):
-        validate(composed("pattern=vector_wise", "granularity=96", "recipe.ignore=[attn]"))

@@ -180,25 +180,9 @@ def test_cache_of_the_run_trains_nothing(record, finished, capsys):
     assert capsys.readouterr().err.splitlines()[-1] == told
 
 
-def test_options_that_exclude_each_other(record, capsys, untrained):
-    for more in (["--record-only"], ["--checkpoint", "x"]):
-        assert refused(record(), capsys, *more).startswith("--retrain=: makes weights again: leave out")
-
-
 def test_packed_record_is_verified(record, finished, capsys):
     assert main([record(), "--cache-dir", str(finished.parents[1] / "cache")]) in (0, 3)
     said = capsys.readouterr().out
     assert "masks and weights: hold, in " in said and "accuracy: holds, masked" in said
     assert main([record()]) == 2
     assert re.search("name the exported network with --checkpoint, .* with --retrain", capsys.readouterr().err)
-
-
-def test_file_without_a_packed_record(record, capsys, untrained):
-    file = Path(record())
-    for content, message in (
-        (b"PK", "is no packed record, or is cut off"),
-        (pack({RECORD: b"{"}), "is no result that"),
-    ):
-        file.write_bytes(content)
-        line = refused(str(file), capsys)
-        assert line.startswith(f"row={file}: ") and message in line

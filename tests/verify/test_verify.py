@@ -376,18 +376,6 @@ def test_threads_of_the_row(row, capsys, more, timed):
     assert ("timing dense and sparse" in found.err) == timed and ("latency_dense_ms=" in found.out) != timed
 
 
-def test_several_rows(row, finished, tmp_path, capsys):
-    other = tmp_path / "other"
-    shutil.copytree(finished, other, symlinks=False)
-    edit(other / "row.json", "quality", "sparse", 1.0)
-    assert main([str(row), str(other), "--record-only"]) == 1
-    found = capsys.readouterr()
-    last = [line for line in found.out.splitlines() if "row.json: " in line]
-    assert last == [f"{row}: not evaluated", f"{other / 'row.json'}: differs"]
-    assert main([str(row), str(row), "--checkpoint", str(tmp_path)]) == 2
-    assert "is of one row" in capsys.readouterr().err
-
-
 def test_speedup_that_is_not_repeated(row, cache, capsys, monkeypatch):
     """It cannot be forged alone: it follows from the samples. So the timing here is another one."""
     monkeypatch.setattr(again, "measure_networks", slower(again.measure_networks))
@@ -477,15 +465,6 @@ def test_rewinding_record_keeps_its_default(tiny, finished, tmp_path, capsys):
     assert main([str(folder), "--cache-dir", str(cache)]) in SEEN, capsys.readouterr()
 
 
-def test_configuration_of_another_version(row, capsys):
-    edit(row, "identity", "commit", "0" * 40, forge=True)
-    file = row.parent / ".hydra" / "config.yaml"
-    file.write_text(file.read_text().replace("autotune_seconds: 30", "autotune_seconds: 20"))
-    assert main([str(row)]) == 3
-    told = "config.yaml: not verified, measure.autotune_seconds is 20 in it, where 30 is composed; the result is of another"
-    assert told in capsys.readouterr().out
-
-
 def test_own_options_where_named(tiny, finished, tmp_path, capsys):
     own = tmp_path / "conf of mine"
     (own / "pattern").mkdir(parents=True)
@@ -530,12 +509,6 @@ def test_record_alone_needs_its_overrides(tiny, row, tmp_path, capsys):
     assert "dense_weights_sha256=" in said and "samples" in said.splitlines()[-1].partition("; not verified: ")[
         2
     ].split(", ")
-
-
-def test_file_without_a_result(tmp_path, capsys):
-    (tmp_path / "row.json").write_text("{}")
-    assert main([str(tmp_path / "row.json")]) == 2
-    assert "is no result that can be read" in capsys.readouterr().err
 
 
 def test_low_precision_is_measured_again(tiny, finished, tmp_path, capsys):
@@ -591,18 +564,3 @@ def test_translations_are_searched_again(tiny, tmp_path, capsys, limit, model):
     given = [f"model.{path}"] if model not in own else []
     assert main([str(folder), places[0], f"dataset.path={pairs}", *given]) in SEEN, capsys.readouterr()
     assert re.search("accuracy: holds, masked", capsys.readouterr().out)
-
-
-def test_later_field_changes_no_digest():
-    content = {"identity": {"seed": 1, "record_sha256": "x"}, "speed": {"curve": [{"a": None, "b": 2.5}]}}
-    grown = {"identity": {"seed": 1, "new": None}, "speed": {"curve": [{"b": 2.5}], "more": {}}, "newer": {}}
-    assert record_digest(content) == record_digest(grown)
-    assert record_digest(content) != record_digest({**content, "speed": {"curve": [{"b": 2.6}]}})
-
-
-def test_names_control_no_terminal(row, capsys):
-    edit(row, "choice", "pattern", "n_m\x1b[2J", forge=True)
-    (row.parent / "a\x1b[2J.txt").touch()
-    assert main([str(row)]) == 2
-    found = capsys.readouterr()
-    assert "\x1b" not in found.out + found.err and r"a\x1b[2J.txt" in found.out

@@ -66,9 +66,8 @@ def _attend_unpadded_kernel(
             k = tl.load(keys + key.to(tl.int64)[None, :] * stride_k, (feature < d)[:, None] & (key < end)[None, :], 0.0)
             scores = tl.dot(q, k, input_precision="ieee") * (scale * 1.4426950408889634)
             if HAS_BIAS:
-                of_key = tl.load(columns_ptr + key, key < end, 0)
-                inside = (row < end)[:, None] & (key < end)[None, :]
-                bias = tl.load(distances + of_key[None, :] - column[:, None], inside, 0.0)
+                of_key = tl.load(columns_ptr + key, key < end, 0)  # 0 elsewhere: all distances are in the table
+                bias = tl.load(distances + of_key[None, :] - column[:, None])
                 scores += bias.to(tl.float32) * 1.4426950408889634
             scores = tl.where((key < end)[None, :], scores, -float("inf"))
             larger = tl.maximum(largest, tl.max(scores, 1))

@@ -51,7 +51,7 @@ def attend_unpadded(
             none. Tokens after the last one belong to no sequence and attend to themselves alone.
         bias: [heads, 2 * reach + 1] of q's dtype, contiguous: of a key at column c' for a query at column c of its
             sequence, bias[:, c' - c + reach]; None: no bias.
-        columns: int32 [T], those columns; between two tokens of a sequence they differ by at most `reach`.
+        columns: int32 [T], those columns, from 0 to `reach`.
     Returns:
         [T, heads, d], contiguous.
     Raises:

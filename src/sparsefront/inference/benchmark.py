@@ -27,7 +27,7 @@ from sparsefront.measure.settings import DTYPES, INT8_WEIGHT_ONLY, Measure
 from sparsefront.measure.speedup import FEWEST_REPEATS, ratio_apart
 from sparsefront.measure.timers import LatencySummary
 from sparsefront.measure.variants import Fuse, copy_sharing_weights
-from sparsefront.models.unpadded import is_unpadded, set_lengths, unpad
+from sparsefront.models.unpadded import fit_tokens, is_unpadded, set_lengths, unpad
 from sparsefront.networks import restore_modes_on_error, unwrap
 from sparsefront.progress import counted
 from sparsefront.settings_class import Dtype
@@ -187,6 +187,7 @@ def benchmark(
         inputs = set_lengths(inputs, lengths)
     if lengths is not None or is_unpadded(net) or is_unpadded(dense_net):
         dense_net, net = (_without_padding(one, argument) for one, argument in ((dense_net, "dense_net"), (net, "net")))
+        tell(f"benchmark: without padding, {fit_tokens(net, inputs)} tokens of {inputs_in_words(inputs)}")
     name, other = find_dtype(dense_net), find_dtype(net)
     if name != other:
         raise InvalidSetting("net", DTYPES[other], f"must be in the dtype of dense_net, {DTYPES[name]}")

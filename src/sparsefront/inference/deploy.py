@@ -27,6 +27,7 @@ from sparsefront.masks.weight_view import as_matrix
 from sparsefront.measure.correctness import floating_tensors, network_error_limit, output_error, product_error_limit
 from sparsefront.measure.timers import time_layer
 from sparsefront.models.recurrent import SplitLSTM
+from sparsefront.models.unpadded import is_unpadded
 from sparsefront.networks import restore_modes_on_error, unwrap
 from sparsefront.options import require_package
 from sparsefront.tasks.plain_task import device_of, inputs_in_words, name_inputs_on, require_network
@@ -90,6 +91,11 @@ def _dims(
     net: nn.Module, inputs: Mapping[str, Any], batch: tuple[int, int] | None, length: tuple[int, int] | None
 ) -> dict[str, dict[int, Any]]:
     """Dynamic dimensions of each tensor."""
+    if is_unpadded(net):
+        allowed = (
+            "computes no padding, and a file would fix its number of tokens: give the network swapped without lengths"
+        )
+        raise InvalidSetting("net", type(net).__name__, allowed)
     tensors = {name: value for name, value in inputs.items() if isinstance(value, Tensor)}
     first = next(iter(tensors.values()))
     ranges = {"batch": (0, batch), "length": (1, length)}
@@ -149,9 +155,6 @@ def _record(net: nn.Module, tensors: Mapping[str, Tensor], dims: Mapping[str, Ma
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
         "kernels": sorted({layer.kernel_name for layer in net.modules() if isinstance(layer, SparseLayer)}),
     }
-
-
-# Kernels for other numbers of rows than the example's.
 
 
 def choose_by_rows(net: nn.Module, call: Callable[[], Any], factors: tuple[float, float]) -> dict[SparseLayer, str]:
@@ -292,8 +295,6 @@ def to_pt2(
             raise RuntimeError(f"{path}: the program's outputs differ from the network's; nothing is written")
     return record
 
-
-# ONNX: what is dense after all.
 
 ONNX_ERROR_LIMIT = 1e-4  # of onnxruntime against PyTorch, relative
 

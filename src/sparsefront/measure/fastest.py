@@ -16,8 +16,9 @@ from sparsefront.gpu import yield_gpu
 from sparsefront.measure.attention import BACKENDS
 from sparsefront.measure.execution_mode import SEPARATOR, FastestMode, NothingRuns, fastest_execution_mode, is_compiled
 from sparsefront.measure.search_time import AUTOTUNE, COMPILE, VARIANT, time_work, too_late
+from sparsefront.measure.settings import FUSED_GRAPH, PATCH_PRODUCT, VARIANTS
 from sparsefront.measure.timers import summarize, time_interleaved
-from sparsefront.measure.variants import FUSED_GRAPH, PATCH_PRODUCT, VARIANTS, DoesNotApply, Fuse, make_variant
+from sparsefront.measure.variants import DoesNotApply, Fuse, make_variant
 from sparsefront.progress import SEARCH, track_time
 
 log = logging.getLogger(__name__)

@@ -1,6 +1,5 @@
 """Record calls in a CUDA graph."""
 
-import functools
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from typing import Any
@@ -10,10 +9,8 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from sparsefront.gpu import end_rng_capture
 from sparsefront.networks import AlwaysClamped, decompose
-from sparsefront.processes import gc_disabled
-from sparsefront.training.graphs import COPIES
+from sparsefront.training.graphs import COPIES, capture
 
 
 def record(
@@ -114,36 +111,9 @@ def _record(
                     call()
         current.wait_stream(side)
         torch.cuda.synchronize()
-        graph, recording = torch.cuda.CUDAGraph(), _recording_stream(torch.cuda.current_device())
+        graph = torch.cuda.CUDAGraph()
         if copies is not None:
             copies.recording = True
             graph.reads = copies.copies  # type: ignore[attr-defined]  # a graph keeps no tensor alive
-        reasons: list[Exception] = []
-        try:
-            # A failed recording can leave its own stream current; the outer stream context restores ours.
-            # thread_local, since a loader's thread may use CUDA meanwhile.
-            with (
-                gc_disabled(),  # collecting an earlier graph frees GPU memory, which aborts a recording
-                torch.cuda.stream(current),
-                torch.cuda.graph(graph, stream=recording, capture_error_mode="thread_local"),
-            ):
-                try:
-                    outputs = [call() for call in calls]  # kept alive, so that each call writes memory of its own
-                except Exception as error:
-                    reasons.append(error)
-                    raise
-        except Exception as error:
-            end_rng_capture()
-            if reasons:  # the error at the end of the capture says only that there was one
-                raise reasons[0] from error
-            raise
-        return graph, outputs
-
-
-@functools.cache
-def _recording_stream(index: int) -> torch.cuda.Stream:
-    """One capture stream per device: torch's default belongs to the device of the first recording.
-
-    Not the warm-up's stream, so that a library's workspace for it is allocated in the graph's memory pool.
-    """
-    return torch.cuda.Stream(index)
+        # outputs are kept alive, so that each call writes memory of its own
+        return graph, capture(lambda: [call() for call in calls], graph)

@@ -11,7 +11,6 @@ from sparsefront.errors import InvalidSetting
 from sparsefront.measure.attention import BACKENDS
 from sparsefront.measure.execution_mode import EXECUTION_MODES
 from sparsefront.measure.speedup import FEWEST_REPEATS
-from sparsefront.measure.variants import VARIANTS
 from sparsefront.settings_class import Dtype, ListOf, OneOrMore, settings_class
 
 DenseLow = Literal["fp8", "int8", "int8_weight_only"]
@@ -21,6 +20,23 @@ FEWEST_SAMPLES = 5  # fewer make p20 and p80 meaningless
 CACHE_MULTIPLE = 64  # attention runs faster over full blocks of keys
 Samples = Annotated[int, Field(ge=FEWEST_SAMPLES)]
 Sizes = PositiveInt | OneOrMore[PositiveInt]
+
+
+# Variants of a network, see `measure.variants`; their names are here, as evaluations depend on no kernel:
+#
+#     folded_batch_norm    BatchNorm folded into the convolution before it
+#     fused_epilogue       ReLU, and a shortcut added before it, fused into the sparse convolution before them; activations
+#                          fused into the Linear before them
+#     patch_product        convolutions that cut an image into patches as one product
+#     fused_qkv            Linear layers that read the same tensor as one product
+#     channels_last        activations and filters of convolutions in channels-last memory
+#     fused_graph          our own fused graph with every layer dense, if the caller has one
+#     sdpa_flash, sdpa_cudnn, sdpa_efficient  PyTorch's attention on that backend only
+#
+# Dense and sparse networks get the same ones, where they apply.
+
+FUSED_GRAPH, PATCH_PRODUCT = "fused_graph", "patch_product"
+VARIANTS = ("folded_batch_norm", "fused_epilogue", PATCH_PRODUCT, "fused_qkv", "channels_last", FUSED_GRAPH, *BACKENDS)
 
 
 def require_cache(prompt_length: int, cache_length: int, key: str) -> None:

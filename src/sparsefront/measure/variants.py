@@ -18,6 +18,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 from sparsefront.errors import failure_reason
 from sparsefront.measure.activated_linears import find_activated, fuse_faster
 from sparsefront.measure.attention import BACKENDS, WithAttentionBackend, explain_refusal
+from sparsefront.measure.settings import FUSED_GRAPH, PATCH_PRODUCT
 from sparsefront.models.recurrent import SplitLSTM
 from sparsefront.networks import before_forward, first_argument, has_forward_hooks
 
@@ -403,9 +404,6 @@ def _note(calls: list[_Call], name: str, arguments: tuple[Any, ...], keywords: d
     calls.append(_Call(name, x, x._version))
 
 
-# Convolutions that cut an image into patches, as one product each.
-
-
 class PatchProduct(nn.Module):
     """Image [B, C, H, W] -> [B, D, H/p, W/q]: a convolution with p × q filters and a stride of (p, q), as one matrix product.
 
@@ -480,21 +478,7 @@ def channels_last(net: nn.Module) -> nn.Module:
     return copy.deepcopy(net).to(memory_format=torch.channels_last)
 
 
-# The variants:
-#
-#     folded_batch_norm    BatchNorm folded into the convolution before it
-#     fused_epilogue       ReLU, and a shortcut added before it, fused into the sparse convolution before them; activations
-#                          fused into the Linear before them
-#     patch_product        convolutions that cut an image into patches as one product
-#     fused_qkv            Linear layers that read the same tensor as one product
-#     channels_last        activations and filters of convolutions in channels-last memory
-#     fused_graph          our own fused graph with every layer dense, if the caller has one
-#     sdpa_flash, sdpa_cudnn, sdpa_efficient  PyTorch's attention on that backend only
-#
-# Dense and sparse networks get the same ones, where they apply.
-
-FUSED_GRAPH, PATCH_PRODUCT = "fused_graph", "patch_product"
-VARIANTS = ("folded_batch_norm", "fused_epilogue", PATCH_PRODUCT, "fused_qkv", "channels_last", FUSED_GRAPH, *BACKENDS)
+# The variants, as in `measure.settings`.
 
 _REWRITTEN = {"folded_batch_norm": fold_batch_norm, PATCH_PRODUCT: patch_products, "channels_last": channels_last}
 _REWRITTEN_FOR_INPUTS = {"fused_epilogue": fuse_epilogues, "fused_qkv": fuse_qkv}

@@ -39,8 +39,8 @@ class Inference:
 def unpad(net: nn.Module, *, key: str = KEY) -> nn.Module:
     """Make the encoder of a network run without padding, in place; names of modules and tensors do not change.
 
-    The network takes and returns what it did before. Outputs at real tokens are equal up to rounding; the hidden states of
-    padding are zeros. As often as the lengths of rows change, so does the number of tokens that are computed (`fit_tokens`).
+    The network takes and returns what it did before. Outputs at real tokens are equal up to rounding; those at padding mean
+    nothing. As often as the lengths of rows change, so does the number of tokens that are computed (`fit_tokens`).
 
     Args:
         net: BERT, RoBERTa or MPNet of transformers, with any head; no decoder, and not yet swapped. Inference only.
@@ -143,9 +143,6 @@ def set_lengths(inputs: Mapping[str, Any], lengths: Sequence[int] | Tensor) -> d
     return dict(inputs) | {MASK: (torch.arange(ids.shape[1]) < torch.tensor(numbers)[:, None]).long().to(ids.device)}
 
 
-# The modules.
-
-
 class UnpaddedEncoder(nn.Module):
     """The encoder of a network, without padding between its blocks; see `unpad`."""
 
@@ -180,29 +177,28 @@ class UnpaddedEncoder(nn.Module):
             raise ValueError(f"rows of {length} tokens, and the network has {most} positions")
         real = _real_tokens(input_ids, attention_mask)
         tokens = self._count_tokens(real)
-        if position_ids is None:
-            position_ids = _positions(input_ids, shift)
-        place = real.flatten().long().cumsum(0) - 1
-        total = place[-1] + 1
-        torch._assert_async(total <= tokens)  # a recorded call with more tokens than it was recorded for
-        spare = torch.full_like(place, tokens)
-        chosen = place.new_zeros(tokens + 1)  # of each computed token, its place in the batch; the last is no token
-        chosen = chosen.scatter(
-            0, torch.where(real.flatten(), place, spare), torch.arange(len(place), device=place.device)
-        )
-        chosen = chosen[:tokens]
-        offsets = F.pad(real.sum(1).cumsum(0), (1, 0)).int()
+        count = real.flatten().cumsum(0, dtype=torch.int32)  # of real tokens up to each place of the batch
+        torch._assert_async(count[-1] <= tokens)  # a recorded call with more tokens than it was recorded for
+        offsets = F.pad(count[length - 1 :: length], (1, 0))
+        number = torch.arange(1, tokens + 1, device=count.device, dtype=torch.int32)
+        place = torch.searchsorted(count, number).clamp(max=len(count) - 1)  # of each computed token
+        columns = place % length
 
         def pack(value: Tensor) -> Tensor:
-            return value.expand(rows, length).reshape(-1)[chosen][None]
+            return value.expand(rows, length).reshape(-1)[place][None]
 
-        types = {} if token_type_ids is None else {"token_type_ids": pack(token_type_ids)}
-        hidden = net.embeddings(input_ids=pack(input_ids), position_ids=pack(position_ids), **types)[0]
-        extra = () if not hasattr(self, "distance_buckets") else (self._distances(hidden, chosen % length),)
+        if position_ids is None and shift is None:
+            packed = {"position_ids": columns[None]}
+        else:
+            packed = {"position_ids": pack(_positions(input_ids, shift) if position_ids is None else position_ids)}
+        if token_type_ids is not None:
+            packed["token_type_ids"] = pack(token_type_ids)
+        hidden = net.embeddings(input_ids=pack(input_ids), **packed)[0]
+        extra = () if not hasattr(self, "distance_buckets") else (self._distances(hidden, columns),)
         for block in net.encoder.layer:
             output = block(hidden, offsets, *extra)
             hidden = output[0] if isinstance(output, tuple) else output
-        states = hidden.index_select(0, place.clamp(0, tokens - 1)) * real.reshape(-1, 1)
+        states = hidden.index_select(0, (count - 1).clamp(0, tokens - 1))
         return self._output(states.view(rows, length, -1))
 
     def _count_tokens(self, real: Tensor) -> int:
@@ -240,10 +236,8 @@ def _real_tokens(input_ids: Tensor, mask: Tensor | None) -> Tensor:
     return (mask[:, 0, 0] if mask.dim() == 4 else mask) != 0
 
 
-def _positions(input_ids: Tensor, padding: int | None) -> Tensor:
-    """Position ids [B, L]: columns, or those of RoBERTa and MPNet, which count the tokens that are not `padding`."""
-    if padding is None:
-        return torch.arange(input_ids.shape[1], device=input_ids.device)[None]
+def _positions(input_ids: Tensor, padding: int) -> Tensor:
+    """Position ids [B, L] of RoBERTa and MPNet, which count the tokens that are not `padding`."""
     counted = (input_ids != padding).long()
     return counted.cumsum(1) * counted + padding
 

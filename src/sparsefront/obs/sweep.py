@@ -143,11 +143,12 @@ class InWindows:
         return self.m
 
     def keep(self, saliency: Tensor, first: int) -> Tensor:
-        allowed = self.allowed[:, first : first + self.m]
-        costs = saliency.masked_fill(~allowed, -torch.inf)
-        order = costs.sort(dim=1, descending=True, stable=True).indices
-        best = torch.arange(self.m, device=costs.device) < self.counts[:, first // self.m, None]
-        return torch.zeros_like(allowed).scatter_(1, order, best) & allowed
+        last = first + saliency.shape[1]
+        allowed = self.allowed[:, first:last]
+        costs = saliency.masked_fill(~allowed, -torch.inf).unflatten(1, (-1, self.m))
+        order = costs.sort(dim=2, descending=True, stable=True).indices
+        best = torch.arange(self.m, device=costs.device) < self.counts[:, first // self.m : last // self.m, None]
+        return torch.zeros_like(best.expand_as(costs)).scatter_(2, order, best).flatten(1) & allowed
 
 
 @dataclass(frozen=True, eq=False)

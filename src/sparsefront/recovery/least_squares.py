@@ -2,11 +2,13 @@
 
 import logging
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, ClassVar
 
 import torch
-from pydantic import Field, PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveInt
 from torch import Tensor
 
 from sparsefront import distributed
@@ -29,30 +31,39 @@ SINGULAR = (
 class LeastSquares(LayerUpdate):
     """Settings of `recovery=least_squares`: layer by layer, in call order, a few batches of training data X give the weights
     W' on the mask that minimize |X (W - W')^T|^2 + damping * mean(diag X^T X) * |W - W'|^2, to `tolerance`. Masks, of any
-    pattern, and biases do not change. `obs_update` approximates the same minimum in one sweep.
+    pattern, and biases do not change. `obs_update` approximates the same minimum in one sweep. With `mask_iterations` masks
+    of single weights move first, to where the minimum is lower.
 
     Args:
         batches: calibration batches of training data, kept in memory throughout.
         damping: of the formula. Layers whose X^T X is singular (fewer rows than inputs, or inputs that depend on each other)
             take at least 0.01, which is logged: else the kept weights could be anything.
         iterations: maximum number for a layer.
+        mask_iterations: maximum number of iterations that move a layer's mask (`move_mask`); 0 = the mask stays. The count of
+            each layer (or window) stays, whatever the importance; a mask whose minimum is no lower is left.
         tolerance: stop when 10 iterations have lowered the layer's error by less than this fraction of it.
         sequential: compute a layer's inputs with the already updated layers before it; false: with the unpruned network,
             for all layers at once (each X^T X is [K, K] in fp32). Causal language models run block by block, with only
             one block on the device.
         batch_norm_batches: as in `recovery=none`.
     Source: the problem of Frantar and Alistarh, "SparseGPT", 2023, section 3.1; conjugate gradients on the mask as in Meng et
-        al., "ALPS: Improved Optimization for Highly Sparse One-Shot Pruning for Large Language Models", 2024, section 3.2.
+        al., "ALPS: Improved Optimization for Highly Sparse One-Shot Pruning for Large Language Models", 2024, section 3.2,
+        and moving masks as in its section 3.1.
     """
 
     batches: Batches = 16
     damping: Annotated[float, Field(ge=0, le=1, description="a fraction of the mean diagonal of X^T X")] = 1e-4
     iterations: PositiveInt = 300
+    mask_iterations: NonNegativeInt = 0
     tolerance: Annotated[float, Field(gt=0, lt=1)] = 1e-3
     sequential: bool = True
     batch_norm_batches: Batches | None = 100
 
     name: ClassVar[str] = "least_squares"
+
+    @property
+    def moves_masks(self) -> str | None:
+        return "mask_iterations" if self.mask_iterations else None
 
     @torch.no_grad()
     def _update(self, round: Round, layer: str, gram: Tensor) -> Tensor:
@@ -71,7 +82,21 @@ class LeastSquares(LayerUpdate):
             damping = max(damping, 0.01)
             log.info("least_squares: X^T X of %s is singular: damped by %g of its mean diagonal", layer, damping)
         gram.diagonal().add_(damping * torch.where(mean > 0, mean, torch.ones_like(mean)))
-        solution = solve_on_mask(as_matrix(weight), mask, gram, iterations=self.iterations, tolerance=self.tolerance)
+        solve = partial(
+            solve_on_mask, as_matrix(weight), gram=gram, iterations=self.iterations, tolerance=self.tolerance
+        )
+        solution = solve(mask)
+        if self.mask_iterations:
+            inputs = round.spec.permutation(layer).inputs
+            order = torch.arange(len(gram)) if inputs is None else inputs
+            order = order.to(weight.device)
+            select = partial(self._selection(round, layer, mask, order).keep, first=0)
+            moved = move_mask(
+                as_matrix(weight)[:, order], mask[:, order], gram[order][:, order], select, self.mask_iterations
+            )[:, torch.argsort(order)]
+            other = solve(distributed.broadcast(moved))
+            if other.error_after < solution.error_after:
+                mask, solution = moved, other
         log.debug(
             "least_squares: %s, error %.3g -> %.3g of the output in %d iterations",
             layer, solution.error_before, solution.error_after, solution.iterations,
@@ -85,6 +110,38 @@ def is_singular(gram: Tensor) -> bool:
     shifted = gram.clone()
     shifted.diagonal().sub_(SINGULAR * gram.diagonal().mean())
     return bool(torch.linalg.cholesky_ex(shifted).info)
+
+
+def move_mask(
+    weight: Tensor, mask: Tensor, gram: Tensor, select: Callable[[Tensor], Tensor], iterations: int
+) -> Tensor:
+    """A mask for whose w' the error (w - w')^T G (w - w'), summed over the rows of a weight, is likely to be lower.
+
+    The alternating direction method of multipliers: a dense w' near a sparse one, then the sparse one nearest to it, with a
+    penalty that grows while the mask changes. All inputs are scaled so that the diagonal of G is 1.
+
+    Args:
+        weight, mask, gram: as in `solve_on_mask`.
+        select: scores [N, K] -> the mask of the highest.
+        iterations: at most; it ends when the mask stays.
+    Source: Meng et al., "ALPS", 2024, section 3.1; the penalty grows in every iteration, from a share of the mean of G's
+        diagonal.
+    """
+    scale = gram.diagonal().rsqrt()
+    target, gram = weight.double() / scale, gram * scale * scale[:, None]
+    values, vectors = torch.linalg.eigh(gram)
+    linear, sparse, dual, penalty = target @ gram, target * mask, torch.zeros_like(target), 0.1
+    for _ in range(iterations):
+        dense = (linear - dual + penalty * sparse) @ vectors / (values + penalty) @ vectors.T
+        shifted = dense + dual / penalty
+        moved = select(shifted.abs())
+        sparse = shifted * moved
+        dual += penalty * (dense - sparse)
+        changed, mask = float((moved != mask).sum()) / max(1, int(moved.sum())), moved
+        if changed == 0:
+            break
+        penalty *= 1.3 if changed > 0.1 else 1.2 if changed > 0.005 else 1.1
+    return mask
 
 
 @dataclass(frozen=True)

@@ -48,11 +48,25 @@ class LayerUpdate(Recovery):
     several_rounds: ClassVar[bool] = True
     reads_inputs: ClassVar[bool] = True
 
+    @property
+    def moves_masks(self) -> str | None:
+        """The setting that lets it choose which weights to keep; None: the masks stay."""
+        return None
+
     def check(self, setup: RecoverySetup) -> None:
         importance = setup.pruning.importance
         if importance.accumulates:
             raise InvalidSetting(
                 "importance", importance.name, f"comes from training, and recovery={self.name} trains nothing"
+            )
+        pattern = setup.pruning.pattern
+        if self.moves_masks is not None and not pattern.single_weights:
+            single = ", ".join(options_where("sparsefront.patterns", lambda other: other.single_weights))
+            raise InvalidSetting(
+                f"recovery.{self.moves_masks}",
+                getattr(self, self.moves_masks),
+                f"pattern {pattern.name}, as it is set, binds weights to each other; those of {single} can be chosen "
+                "one by one",
             )
 
     def recover(self, round: Round) -> RoundRecord:
@@ -88,6 +102,22 @@ class LayerUpdate(Recovery):
             hessian: `input_hessian` of the layer's inputs on all ranks.
         """
 
+    def _selection(self, round: Round, layer: str, mask: Tensor, order: Tensor) -> Selection:
+        """Select as many weights of a layer, or of its windows, as the mask, bool [N, K] in the network's order, keeps.
+
+        Args:
+            order: int64 [K]: of the inputs, in which windows are contiguous.
+        """
+        pruning = round.setup.pruning
+        previous = round.masked.masks().get(layer) if pruning.schedule.masks_nest else None
+        allowed = torch.ones_like(mask) if previous is None else as_matrix(previous).to(mask.device)[:, order]
+        final = round.spec.sparsity_of(layer, pruning.sparsity)
+        window = round.spec.pattern_of(layer, pruning.pattern).window((mask.shape[0], mask.shape[1]), final)
+        if window is None:
+            return InBlocks(int(mask.sum()), allowed)
+        # Earlier rounds of an iterative schedule keep more than the final window, and some windows one more than others.
+        return InWindows(mask[:, order].unflatten(1, (-1, window.m)).sum(dim=2), window.m, allowed)
+
 
 @settings_class()
 class ObsUpdate(LayerUpdate):
@@ -118,17 +148,9 @@ class ObsUpdate(LayerUpdate):
 
     name: ClassVar[str] = "obs_update"
 
-    def check(self, setup: RecoverySetup) -> None:
-        super().check(setup)
-        pattern = setup.pruning.pattern
-        if self.reselect and not pattern.single_weights:
-            single = ", ".join(options_where("sparsefront.patterns", lambda other: other.single_weights))
-            raise InvalidSetting(
-                "recovery.reselect",
-                True,
-                f"pattern {pattern.name}, as it is set, binds weights to each other; those of {single} can be chosen "
-                "one by one",
-            )
+    @property
+    def moves_masks(self) -> str | None:
+        return "reselect" if self.reselect else None
 
     @torch.no_grad()
     def _update(self, round: Round, layer: str, hessian: Tensor) -> Tensor:
@@ -150,7 +172,7 @@ class ObsUpdate(LayerUpdate):
             factor = inverse_factor(hessian, layer)
         except ValueError as error:
             raise InvalidSetting("recovery.damping", self.damping, str(error)) from error
-        selection = self._selection(round, layer, mask, order)
+        selection = self._selection(round, layer, mask, order) if self.reselect else Given(mask[:, order])
         updated, new_mask = sweep(as_matrix(weight).float()[:, order], factor, selection, dead=dead, block=self.block)
         non_finite = first_non_finite({layer: updated})
         if non_finite is not None:
@@ -160,17 +182,3 @@ class ObsUpdate(LayerUpdate):
         # Every rank has the same Hessian; broadcast so that they also continue with identical bits.
         weight.copy_(like_weight(distributed.broadcast(updated[:, back]), weight))
         return new_mask[:, back]
-
-    def _selection(self, round: Round, layer: str, mask: Tensor, order: Tensor) -> Selection:
-        """Select which weights of a layer are kept; `mask`: bool [N, K] of this round, in the network's order."""
-        if not self.reselect:
-            return Given(mask[:, order])
-        pruning = round.setup.pruning
-        previous = round.masked.masks().get(layer) if pruning.schedule.masks_nest else None
-        allowed = torch.ones_like(mask) if previous is None else as_matrix(previous).to(mask.device)[:, order]
-        final = round.spec.sparsity_of(layer, pruning.sparsity)
-        window = round.spec.pattern_of(layer, pruning.pattern).window((mask.shape[0], mask.shape[1]), final)
-        if window is None:
-            return InBlocks(int(mask.sum()), allowed)
-        # Earlier rounds of an iterative schedule keep more than the final window, and some windows one more than others.
-        return InWindows(mask[:, order].unflatten(1, (-1, window.m)).sum(dim=2), window.m, allowed)

@@ -11,7 +11,7 @@ from sparsefront.results.run_folder import FRONT_FILE
 # COMMAND: as the user typed it.
 USAGE = """\
 usage: COMMAND [results ...] [out=DIR] [title=TEXT] [sort=COLUMN] [axis=AXIS] [rows=N]
-       [source=wandb project=NAME entity=NAME] [log=wandb project=NAME entity=NAME]
+       [source=wandb project=NAME entity=NAME] [log=wandb project=NAME entity=NAME] [panels=wandb]
 
 Prints the runs, a table for each set that may be compared (model, data, samples evaluated, recovery steps, device, batch, dtype,
 modes searched), with what differs inside a set below it; where there is something to choose, a second one: mean ± standard
@@ -62,6 +62,7 @@ class Request:
     store: str | None = None
     source: str = "disk"
     log: str = "none"
+    panels: str = "none"
     project: str | None = None
     entity: str | None = None
 
@@ -78,7 +79,7 @@ def parse(arguments: Sequence[str]) -> Request:
         InvalidSetting: an unknown key, option or source, or an invalid number of lines.
     """
     request = Request()
-    keys = ("out", "title", "sort", "axis", "rows", "store", "source", "log", "project", "entity")
+    keys = ("out", "title", "sort", "axis", "rows", "store", "source", "log", "panels", "project", "entity")
     for argument in arguments:
         key, equals, value = argument.partition("=")
         if equals and key in keys:
@@ -95,8 +96,9 @@ def parse(arguments: Sequence[str]) -> Request:
             request.paths.append(Path(argument))
     if request.source not in ("disk", "wandb"):
         raise InvalidSetting("source", request.source, "disk or wandb")
-    if request.log not in ("none", "wandb"):
-        raise InvalidSetting("log", request.log, "none or wandb")
+    for key in ("log", "panels"):
+        if getattr(request, key) not in ("none", "wandb"):
+            raise InvalidSetting(key, getattr(request, key), "none or wandb")
     if request.store is not None and not request.rebuild:
         raise InvalidSetting("store", request.store, "is a file that --rebuild writes")
     if request.axis not in AXIS_NAMES:

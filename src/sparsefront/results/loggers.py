@@ -59,6 +59,7 @@ RESULT_KEY = "row"  # the result as JSON, in the summary of the W&B run; fixed b
 RUN_JOB = "run"  # job type of W&B runs with a result
 COMPARE_JOB = "compare"  # job type of W&B runs with a comparison, without a result
 ONLINE_TIMEOUT_S = 30
+PANELS = "wandb_workspaces"  # package that writes workspaces
 MOST_TAG = 64  # maximum length of a tag in W&B
 
 
@@ -279,9 +280,8 @@ def _wandb_run(logger: "Logger") -> Any:
     return logger.experiment if isinstance(logger, WandbLogger) else None
 
 
-# Results read back from W&B.
-
 TIMEOUT_S = 30
+PANELS = "wandb_workspaces"  # package that writes workspaces
 
 
 def read_wandb_results(*, entity: str | None, project: str | None) -> Reading:
@@ -291,13 +291,7 @@ def read_wandb_results(*, entity: str | None, project: str | None) -> Reading:
     Raises:
         InvalidSetting: no project, wandb or API key, or W&B cannot be reached or rejects the request.
     """
-    if not project:
-        how = "source=wandb needs project=NAME (and entity=NAME where it is not your own)"
-        raise InvalidSetting("project", project, how)
-    if importlib.util.find_spec("wandb") is None:
-        raise InvalidSetting("source", "wandb", "the package wandb is not installed: pip install wandb")
-    if not has_api_key():
-        raise InvalidSetting("source", "wandb", "there is no API key: set WANDB_API_KEY or run `wandb login` once")
+    require_account("source", project, "wandb")
     path = f"{entity}/{project}" if entity else project
     import requests
     import wandb
@@ -312,6 +306,59 @@ def read_wandb_results(*, entity: str | None, project: str | None) -> Reading:
         reason = first_line(error)
         raise InvalidSetting("source", "wandb", f"{path} cannot be read: {reason}") from None
     return reading
+
+
+def require_account(key: str, project: str | None, package: str) -> None:
+    """Raise InvalidSetting with this key unless a project, the package and an API key of W&B are there."""
+    if not project:
+        how = f"{key}=wandb needs project=NAME (and entity=NAME where it is not your own)"
+        raise InvalidSetting("project", project, how)
+    if importlib.util.find_spec(package) is None:
+        name = package.replace("_", "-")
+        raise InvalidSetting(key, "wandb", f"the package {name} is not installed: pip install {name}")
+    if not has_api_key():
+        raise InvalidSetting(key, "wandb", "there is no API key: set WANDB_API_KEY or run `wandb login` once")
+
+
+def write_panels(results: Sequence[Result], *, entity: str | None, project: str | None) -> str:
+    """Write a workspace of a project that compares its runs by `summary_of` and their choices; returns its address.
+
+    Args:
+        results: with the metrics and devices to show.
+    Raises:
+        InvalidSetting: see `require_account`; or W&B cannot be reached, or rejects the request.
+    """
+    require_account("panels", project, PANELS)
+    import requests
+    import wandb
+    import wandb_workspaces.reports.v2 as reports
+    import wandb_workspaces.workspaces as workspaces
+
+    metrics = dict.fromkeys(result.quality.metric_name for result in results)
+    on_cpu = all(result.speed.latency_device == "cpu" for result in results)
+    latency = "cpu_latency" if on_cpu else "latency"
+    summary, choice = reports.SummaryMetric, reports.Config
+    sections = []
+    for metric in metrics:
+        columns = [choice(name) for name in ("pattern", "granularity", "sparsity", "recovery", "importance")]
+        columns += [summary(f"{metric}/held_out_sparse"), summary(f"{latency}/sparse_ms")]
+        grouped = {"groupby": choice("pattern"), "groupby_aggfunc": "mean", "groupby_rangefunc": "stddev"}
+        panels = [
+            reports.ScatterPlot(x=summary(f"{latency}/speedup"), y=summary(f"{metric}/points_lost")),
+            reports.BarPlot(metrics=[f"{metric}/sparse"], **grouped),
+            reports.BarPlot(metrics=[f"{latency}/speedup"], **grouped),
+            reports.ParallelCoordinatesPlot(
+                columns=[reports.ParallelCoordinatesPlotColumn(metric=column) for column in columns]
+            ),
+            reports.MediaBrowser(media_keys=["report", "pareto"]),
+        ]
+        sections.append(workspaces.Section(name=f"{metric} and {latency}", panels=panels, is_open=True))
+    try:
+        owner = entity or wandb.Api(timeout=TIMEOUT_S).default_entity
+        written = workspaces.Workspace(entity=owner, project=project, name="sparsefront", sections=sections).save()
+        return str(written.url)
+    except (wandb.errors.Error, requests.RequestException, ValueError, OSError) as error:
+        raise InvalidSetting("panels", "wandb", f"cannot be written: {first_line(error)}") from None
 
 
 def _read_run(run: Any, reading: Reading) -> None:

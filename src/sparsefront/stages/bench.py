@@ -111,10 +111,9 @@ class EvalContext:
 
     def ready(self, net: nn.Module) -> nn.Module:
         """Move the network to the device and dtype of the measurement, in eval mode, and remove its padding if requested."""
-        if self.unpadded:
-            unpad(net)
         with share_gpu(self.device):
-            return net.to(device=self.device, dtype=self.dtype).eval()
+            net = net.to(device=self.device, dtype=self.dtype).eval()
+        return unpad(net) if self.unpadded else net
 
     def quality(self, net: nn.Module, what: str, split: str = "test") -> Evaluation:
         """The task's metrics, as fractions, with their standard errors.

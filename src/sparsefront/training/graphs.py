@@ -10,7 +10,8 @@ import sys
 import threading
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, nullcontext
-from typing import Any
+from functools import cache
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -23,10 +24,9 @@ from sparsefront.gpu import end_rng_capture
 from sparsefront.processes import gc_disabled
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 MOST_GRAPHS = 64  # maximum number of captured batch sizes
 COPIES = "Cannot copy between CPU and CUDA tensors during CUDA graph capture"
-
-# Hidden states, recorded by forward hooks.
 
 
 class HiddenStates:
@@ -76,9 +76,6 @@ class HiddenStates:
                 self._outputs[name] = output[0] if isinstance(output, tuple) else output
 
         return hook
-
-
-# Values that a forward makes on the CPU.
 
 
 class HostCopies:
@@ -144,9 +141,6 @@ def _moves(values: Sequence[Any], named: Mapping[str, Any]) -> bool:
     target = next((one for one in (*values, *named.values()) if isinstance(one, str | torch.device | Tensor)), None)
     device = target.device if isinstance(target, Tensor) else target
     return device is not None and torch.device(device).type != "cpu"
-
-
-# The forward of a network, captured.
 
 
 class GraphedForward:
@@ -411,20 +405,45 @@ class _Replay(torch.autograd.Function):
 
 
 def record(run: Callable[[], Any], pool: Any) -> tuple[Any, Callable[[], None], Any]:
-    """Capture a call; returns its output, a function that replays it, and the memory pool.
-
-    Graphs of one pool share memory: only the last one replayed has valid intermediate results.
-
-    Raises:
-        RuntimeError: something cannot be captured; the random generator is then in its normal mode again.
-    """
+    """`capture`; returns the call's output, a function that replays it, and the memory pool."""
     graph = torch.cuda.CUDAGraph()
+    return capture(run, graph, pool), graph.replay, graph.pool()
+
+
+def capture(run: Callable[[], T], graph: torch.cuda.CUDAGraph, pool: Any = None) -> T:
+    """Capture a call on the current device; returns its output, which every replay overwrites.
+
+    Args:
+        pool: of an earlier graph, to share its memory: only the last one replayed has valid intermediate results.
+    Raises:
+        RuntimeError: something cannot be captured; the current stream and the random generator are then as before.
+    """
+    current, stream = torch.cuda.current_stream(), _capture_stream(torch.cuda.current_device())
+    reasons: list[Exception] = []
     try:
-        # Collecting an earlier graph frees GPU memory, which aborts a capture; other threads, such as data loaders, may call the
-        # driver meanwhile.
-        with gc_disabled(), torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
-            returned = run()
-    except Exception:
+        # A failed capture can leave its own stream current; the outer context restores ours. Collecting an earlier graph frees
+        # GPU memory, which aborts a capture; other threads, such as data loaders, may call the driver meanwhile.
+        with (
+            gc_disabled(),
+            torch.cuda.stream(current),
+            torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"),
+        ):
+            try:
+                return run()
+            except Exception as error:
+                reasons.append(error)
+                raise
+    except Exception as error:
         end_rng_capture()
+        if reasons:  # the error at the end of the capture says only that there was one
+            raise reasons[0] from error
         raise
-    return returned, graph.replay, graph.pool()
+
+
+@cache
+def _capture_stream(index: int) -> torch.cuda.Stream:
+    """One for each device: torch's default belongs to the device of the first capture.
+
+    Not one that warm-ups use, so that a library's workspace for it is allocated in the graph's memory pool.
+    """
+    return torch.cuda.Stream(index)

@@ -2,32 +2,12 @@
 
 from pathlib import Path
 
-import pytest
-
 from experiments.operators import crossover, kernels_by_m
 from experiments.operators.draw import main
 from experiments.operators.measurements import read_measurements
 
 SHIPPED = Path(__file__).resolve().parents[3] / "experiments" / "operators"
-FIGURES = ("sweep-fp16.svg", "predictions.svg")
 TABLES = ("crossover.csv", "kernels_by_m.csv")
-
-
-@pytest.fixture(scope="module")
-def drawn(tmp_path_factory) -> Path:
-    """Every kind of picture, of one dtype and the kernels of one family."""
-    folder = tmp_path_factory.mktemp("operators")
-    lines = (SHIPPED / "h200.csv").read_text().splitlines(keepends=True)
-    family, dtype = (lines[0].split(",").index(name) for name in ("family", "dtype"))
-    kept = [line for line in lines[1:] if line.split(",")[family] in ("dense", "gathered")]
-    kept = [line for line in kept if line.split(",")[dtype] == "fp16"]
-    (folder / "rows.csv").write_text("".join([lines[0], *kept]))
-    assert main([str(folder / "rows.csv"), "-o", str(folder / "out")]) == 0
-    return folder / "out"
-
-
-def test_figures_and_tables(drawn):
-    assert {path.name for path in drawn.iterdir()} >= {*FIGURES, *TABLES}
 
 
 def test_shipped_tables_follow_their_measurements(tmp_path):

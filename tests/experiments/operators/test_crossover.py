@@ -4,32 +4,21 @@ import csv
 import math
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from experiments.operators.crossover import (
     CSV_COLUMNS,
     Crossover,
     crossovers,
-    markdown,
-    mean_curve,
     write_csv,
 )
 from experiments.operators.measurements import Weight
 
 WEIGHT = Weight("gathered", "vector_wise", 128, "equal")
-SIZES = (1, 8, 16, 64, 256)  # as many M as a weight of the picture needs
 
 
 def crossover(*curve: tuple[float, float]) -> Crossover:
     """From (sparsity, speedup)."""
     return Crossover(WEIGHT, "fp16", "row_major", 256, 1, [(at, math.log(speedup)) for at, speedup in curve])
-
-
-def test_halfway_in_the_logarithm():
-    one = crossover((0.5, 0.5), (0.75, 2.0), (0.9, 4.0))
-    assert one.sparsity == pytest.approx(0.625)
-    assert one.verdict == "63 %", "the lowest whole percent that wins"
 
 
 VERDICTS = {
@@ -47,34 +36,6 @@ VERDICTS = {
 @pytest.mark.parametrize(("curve", "verdict"), VERDICTS.values(), ids=VERDICTS.keys())
 def test_verdicts(curve, verdict):
     assert crossover(*curve).verdict == verdict
-
-
-@given(st.lists(st.floats(0.1, 10), min_size=2, max_size=5))
-def test_a_scan_finds_the_same_place(speedups):
-    places = [0.5 + 0.1 * index for index in range(len(speedups))]
-    one = crossover(*zip(places, speedups))
-
-    def interpolated(at: float) -> float:
-        for (low, first), (high, second) in zip(one.curve, one.curve[1:]):
-            if low <= at <= high:
-                return first + (second - first) * (at - low) / (high - low)
-
-    steps = [places[0] + (places[-1] - places[0]) * step / 4000 for step in range(4001)]
-    wins = [at for at in steps if (value := interpolated(min(at, places[-1]))) is not None and value > 1e-9]
-    if not wins:
-        assert one.sparsity is None or one.sparsity >= places[-1] - 1e-3 or max(one.curve, key=lambda p: p[1])[1] < 1e-2
-    elif wins[0] == places[0]:
-        assert one.sparsity is None and one.verdict.startswith("below")
-    elif one.sparsity is not None:
-        assert one.sparsity <= wins[0] + 1e-9 and interpolated(one.sparsity) == pytest.approx(0, abs=1e-9)
-
-
-def test_mean_over_shapes_of_several_sparsities():
-    """The first shape is linear from 0 to 4; the second has a kink; only 0.5 to 0.875 is covered by both."""
-    curve = mean_curve([{0.5: 0.0, 0.9: 4.0}, {0.5: -2.0, 0.75: 0.0, 0.875: 1.0}])
-    assert [at for at, _ in curve] == [0.5, 0.75, 0.875]
-    assert [value for _, value in curve] == pytest.approx([-1.0, 1.25, 2.375])
-    assert mean_curve([{0.5: 0.0}, {0.9: 1.0}]) == []
 
 
 def test_fastest_kernel_of_each_shape(measured):
@@ -112,25 +73,3 @@ def test_written_beside_the_paper(measured, tmp_path):
     assert lines[2]["speedup_there"] == "0.5" and lines[2]["speedup_at_end"] == "2"
     assert [line["verdict"] for line in lines] == ["loses at 50 %", "below 50 %", "63 %"]
     assert [line["paper"] for line in lines] == ["", "TW-128: 40 %", "TW-128: 40 %"]
-
-
-@pytest.mark.parametrize(
-    ("curve", "short"),
-    [
-        ([(0.5, 1.1), (0.9, 3.0)], "≤50"),
-        ([(0.5, 0.5), (0.75, 2.0)], "63"),
-        ([(0.5, 0.2), (0.9, 0.9)], "–"),
-        ([(0.5, 0.98)], "–"),
-    ],
-)
-def test_cell_of_the_table(curve, short):
-    assert crossover(*curve).short == short
-
-
-def test_table_of_weights_with_many_sizes(measured):
-    few = [measured(2.0, m=m, layout="row_major") for m in SIZES[1:]]
-    many = [measured(0.5 if m < 16 else 2.0, m=m) for m in SIZES]
-    head, _, *rows = markdown(crossovers([*few, *many]), "fp16")
-    assert (
-        len(rows) == 1 and rows[0].startswith(f"| {WEIGHT.label}, feature-major |") and head.count("M = ") == len(SIZES)
-    )

@@ -5,8 +5,8 @@ import csv
 import pytest
 
 from experiments.operators.draw import main
-from experiments.operators.kernels_by_m import CSV_COLUMNS, Times, times_by_m
-from experiments.operators.measurements import FEWEST_SIZES, Weight
+from experiments.operators.kernels_by_m import CSV_COLUMNS, times_by_m
+from experiments.operators.measurements import Weight
 
 BY_M_WEIGHT = Weight("n_m", "n_m", 4, "balanced")
 SIZES = (1, 4, 16, 64, 256, 1024)
@@ -30,12 +30,6 @@ def rows(measured):
     ]
 
 
-def test_the_fastest_and_its_speedup(rows):
-    (times,) = times_by_m(rows).values()
-    assert [times.fastest(m) for m in (1, 16, 64, 256)] == ["n_m_small_m", "n_m_mma", "n_m_mma", "n_m_rebuilt"]
-    assert [times.speedup(m) for m in (1, 16, 1024)] == [2.0, 1.0, pytest.approx(160 / 180)]
-
-
 def test_kernels_cross_at_equal_times(rows):
     (times,) = times_by_m(rows).values()
     first, second = times.crossings()
@@ -47,26 +41,6 @@ def test_kernels_cross_at_equal_times(rows):
         256,
         None,
     )
-
-
-def test_halfway_in_both_logarithms():
-    times = Times({4: {"a": 1.0, "b": 3.0}, 64: {"a": 3.0, "b": 1.0}}, {4: 2.0, 64: 1.0})
-    (crossing,) = times.crossings()
-    assert crossing.at == pytest.approx(16.0)
-
-
-def test_dense_takes_over_once(rows):
-    (times,) = times_by_m(rows).values()
-    (crossing,) = times.dense_crossings()
-    assert (crossing.before, crossing.after) == ("sparse", "dense")
-    assert crossing.at == pytest.approx(64.0), "a tie at 64, twice as slow at 256"
-
-
-def test_few_sizes_are_left_out(rows, measured, dense_weight):
-    few = [one for one in rows if one.m in SIZES[: FEWEST_SIZES - 1]]
-    alone = [one for one in rows if one.kernel == "n_m_rebuilt"]
-    dense = [measured(weight=dense_weight, kernel=name, m=m) for name in ("cublas", "cublas_wt") for m in SIZES]
-    assert not times_by_m(few) and not times_by_m(alone) and not times_by_m(dense)
 
 
 def test_the_command_writes_a_table(rows, results_file, tmp_path):

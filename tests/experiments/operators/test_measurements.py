@@ -5,7 +5,7 @@ import re
 import pytest
 from sparsefront_kernels.bench.rows import COLUMNS, read_rows, write_texts
 
-from experiments.operators.measurements import Weight, distribution_names, fastest, m_class, read_measurements
+from experiments.operators.measurements import fastest, read_measurements
 
 
 def test_read_back_as_written(measured, results_file):
@@ -40,29 +40,6 @@ def test_file_keeps_unwritten_columns(tmp_path):
     with pytest.raises(ValueError, match="would lose the columns note"):
         write_texts(file, [dict.fromkeys([*COLUMNS, "note"], "x")])
     assert file.read_bytes() == before
-
-
-def test_what_newer_files_tell(measured, results_file):
-    rows = [measured(asked_sparsity=0.0, predicted_us=45.0), measured(k=2048)]
-    assert read_measurements(results_file(rows)).measurements == rows
-
-
-def test_many_sizes_are_few_classes():
-    assert [m_class(m) for m in (1, 2, 64, 65, 1024, 4096, 50432)] == [
-        "M = 1",
-        "M = 2 to 64",
-        "M = 2 to 64",
-        "M = 65 to 512",
-        "M = 513 to 2048",
-        "M = 2049 to 8192",
-        "M > 8192",
-    ]
-
-
-def test_labels(dense_weight):
-    assert Weight("blocked", "block_wise", 64, "equal").label == "blocked 64, equal"
-    assert Weight("csr", "element_wise", 1, "").label == "csr 1"
-    assert dense_weight.label == "dense"
 
 
 def test_fastest_kernel_of_each_problem(measured):
@@ -111,35 +88,3 @@ def test_bad_values_name_their_line(results_file, measured, column, value, allow
 
 def masks(distribution, pattern, settings=""):
     return {"distribution": distribution, "pattern": pattern, "mask_settings": settings}
-
-
-def test_patterns_differ_by_their_settings():
-    rows = [
-        masks("equal", "vector_wise"),
-        masks("pattern", "vector_wise", "m=null seed=0"),
-        masks("pattern", "tile_wise", "whole_tiles=true seed=0"),
-        masks("pattern", "tile_wise", "whole_tiles=false seed=0"),
-        masks("", "dense"),
-    ]
-    assert list(distribution_names([*rows, *rows]).values()) == [
-        "equal",
-        "vector_wise",
-        "tile_wise whole_tiles=true",
-        "tile_wise whole_tiles=false",
-        "",
-    ]
-
-
-def test_measurements_of_two_patterns_stay_apart(results_file, measured):
-    path = results_file([measured(), measured(kernel="other")])
-    header, first, second = path.read_text().splitlines()
-    names = header.split(",")
-
-    def changed(line, **values):
-        return ",".join((dict(zip(names, line.split(","), strict=True)) | values).values())
-
-    tile = changed(first, distribution="pattern", pattern="tile_wise", mask_settings="seed=0")
-    vector = changed(second, distribution="pattern", mask_settings="m=null seed=0")
-    path.write_text("\n".join([header, first, tile, vector]) + "\n")
-    found = [one.weight.distribution for one in read_measurements(path).measurements]
-    assert found == ["equal", "tile_wise", "vector_wise"]

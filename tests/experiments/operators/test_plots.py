@@ -3,7 +3,7 @@
 from pytest import approx
 
 from experiments.operators.measurements import Weight
-from experiments.operators.plots import MOST_PANELS, draw_predictions, draw_sweeps, predictions, sweeps
+from experiments.operators.plots import MOST_PANELS, draw_predictions, draw_sweeps, sweeps
 
 SIZES = (1, 16, 256, 1024, 4096)
 BLOCKS = Weight("blocked", "block_wise", 64, "equal")
@@ -20,32 +20,11 @@ def test_fastest_kernel_of_the_granularity(measured, dense_weight):
     assert found.peers == {0.5: {256: approx(1.5)}}
 
 
-def test_few_sizes_are_no_sweep(measured, tmp_path):
-    rows = [measured(2.0, m=m) for m in SIZES[:4]]
-    assert sweeps(rows) == [] and draw_sweeps(rows, tmp_path / "sweep.svg") is None
-
-
 def test_sweeps_are_drawn(measured, tmp_path):
     rows = [measured(2.0, m=m, k=k, asked_sparsity=0.5) for m in SIZES for k in (256, 512, 1024, 2048, 4096)]
     rows += [measured(2.0, m=m, layout="row_major") for m in SIZES]
     assert len(sweeps(rows)) == MOST_PANELS + 1
     assert draw_sweeps(rows, tmp_path / "new" / "sweep.svg").exists()
-
-
-def test_panels_are_what_constants_are_of(measured):
-    rows = [
-        measured(predicted_us=45.0),
-        measured(predicted_us=55.0, kernel="gathered_sm90", layout="row_major"),
-        measured(predicted_us=40.0, kernel="cublas"),
-        measured(predicted_us=40.0, kernel="cublas", dtype="fp32"),
-        measured(kernel="triton_bsr"),
-    ]
-    found = predictions(rows)
-    assert {panel: len(shown) for panel, shown in found.items()} == {
-        ("cublas", "fp16"): 1,
-        ("cublas", "fp32"): 1,
-        ("gathered_sm90", "fp16"): 2,
-    }
 
 
 def test_predictions_are_drawn(measured, tmp_path):

@@ -10,7 +10,6 @@ from sparsefront_kernels.bench.rows import write_rows
 
 from experiments.operators import uniform
 from experiments.operators.measurements import Weight
-from experiments.operators.uniform import resnet50, table_1, transformer_big
 
 from .conftest import as_row
 
@@ -40,24 +39,6 @@ def test_fastest_own_kernel_against_cusparse(results):
     assert uniform.read_speedups(results([cell])) == {cell: pytest.approx(3.0)}
 
 
-def test_rows_without_cusparse_are_no_result(results_file, measured):
-    with pytest.raises(ValueError, match="no right product of ell beside cusparse_csr"):
-        uniform.read_speedups(results_file([measured(2.0, weight=Weight("ell", "uniform", 1, "equal"))]))
-
-
-def test_network_counts_weights_by_occurrence():
-    network = replace(table_1()[0], weights={(8, 8): 3, (8, 16): 1}, m=4, sparsity=0.5)
-    speedups = {uniform.Cell("fp32", 4, 8, 8, 0.5): 2.0, uniform.Cell("fp32", 4, 8, 16, 0.5): 32.0}
-    assert uniform.network_speedup(network, "fp32", speedups) == (pytest.approx(4.0), 0)
-    assert uniform.network_speedup(network, "fp16", speedups) == (None, 2)
-
-
-def test_the_networks_have_all_their_weights():
-    assert sum(resnet50().values()) == 53 and (147, 64) not in resnet50()
-    assert sum(k * n * count for (k, n), count in resnet50().items()) == pytest.approx(25.5e6, rel=0.01)
-    assert sum(transformer_big().values()) == 96
-
-
 def test_the_plan_measures_every_cell():
     planned = set()
     for line in bench._lines(PLAN):
@@ -85,8 +66,3 @@ def test_page_has_the_shipped_tables():
     tables = uniform.markdown(uniform.read_speedups(folder / "uniform.csv"))
     page = (folder / "README.md").read_text()
     assert all(table.strip() in page for table in tables.split("\n\n")), "python -m experiments.operators.uniform"
-
-
-def test_missing_file_is_named(tmp_path, capsys):
-    assert uniform.main([str(tmp_path / "none.csv")]) == 1
-    assert "none.csv" in capsys.readouterr().err

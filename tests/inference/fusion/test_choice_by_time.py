@@ -6,21 +6,16 @@ from dataclasses import replace
 import pytest
 import torch
 from sparsefront_kernels import FORMATS, KernelEntry, Problem, entry
-from sparsefront_kernels.bench.correctness import products_in
-from sparsefront_kernels.gathered.sm90 import PERSISTENT
 
-from sparsefront.inference import autotune
 from sparsefront.inference.choice import KernelChoice
+from sparsefront.inference.fusion import fused_product as candidates
 from sparsefront.inference.fusion import product_choice
-from sparsefront.inference.fusion import products as candidates
 from sparsefront.inference.fusion.block_pass import UNCHANGED, fuse_blocks, fuse_dense
 from sparsefront.inference.fusion.fused import FusedBlock
+from sparsefront.inference.fusion.fused_product import FusedCorrectnessCheck
 from sparsefront.inference.fusion.prepared_block import ProductSpec
-from sparsefront.inference.fusion.product_choice import ProductChooser, equal_work
-from sparsefront.inference.fusion.products import FusedCorrectnessCheck
 from sparsefront.inference.fusion.sites import ProductWeight
 from sparsefront.measure.correctness import output_error
-from sparsefront.measure.search_time import SearchTime, searching
 from sparsefront.patterns.tile_wise import TileWise
 
 
@@ -124,13 +119,6 @@ def test_blocks_stay_where_faster(bert, clock):
     assert not second.blocks and not any(isinstance(part, FusedBlock) for part in again.modules())
 
 
-@pytest.mark.parametrize(("plain_ms", "stays"), [(0.99, True), (1.01, True), (1.03, False)])
-def test_a_tie_goes_to_dense(plain_ms, stays, bert, clock):
-    clock.blocks_ms["plain"] = plain_ms
-    _, report = fused(bert(TileWise(32)), KernelChoice())
-    assert bool(report.faster_dense) == stays and bool(report.rewritten) != stays
-
-
 def test_equal_products_are_timed_once(bert, clock):
     pruned = bert(TileWise(32))
     first, second = "bert.encoder.layer.0.", "bert.encoder.layer.1."
@@ -194,15 +182,6 @@ def test_wrong_fast_kernel_leaves_the_others(bert, clock, monkeypatch):
     assert {product.kernel for product in other} == {"dense_linear"}
 
 
-def test_failing_kernel_leaves_the_others(bert, clock):
-    clock.failures["gathered_reference"] = "out of memory"
-    _, report = fused(bert(TileWise(32)), KernelChoice("auto"))
-    products = [product for block in report.blocks.values() for product in block.products]
-    assert {product.kernel for product in products} == {"dense_linear"}
-    assert {product.unsupported["gathered_reference"] for product in products} == {"RuntimeError: out of memory"}
-    assert all("gathered_reference" not in product.candidates for product in products)
-
-
 @pytest.fixture
 def spec():
     """A product of 16 x 16 weights, stored in tiles."""
@@ -211,73 +190,6 @@ def spec():
     stored = FORMATS["gathered"].from_dense(weight, mask, tile=8)
     held = ProductWeight(("layer",), (16,), weight, None, mask, stored)
     return ProductSpec(held, "none", residual=False, x_stream=True, y_stream=True, normed=False, density=0.5)
-
-
-def test_error_of_the_chosen_launch(spec, clock):
-    clock.errors["gathered_reference"] = 0.25
-    chosen = ProductChooser(KernelChoice("auto")).choose(spec, 4, feature_major=False)
-    assert (chosen.report.kernel, chosen.report.relative_error) == ("gathered_reference", 0.25)
-
-
-def test_fused_product_in_tf32(spec):
-    check = FusedCorrectnessCheck(spec, 4, feature_major=False)
-    for precision, limit in (("fp32", 4e-6), ("tf32", 1e-3)):
-        with products_in(precision):
-            assert check.limit == limit
-
-
-@pytest.fixture
-def later(monkeypatch, tmp_path):
-    """later(): as a process that begins, on a machine with a GPU."""
-    monkeypatch.setenv("SPARSEFRONT_KERNELS_CACHE", str(tmp_path))
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "some GPU")
-    forget = lambda: monkeypatch.setattr(product_choice.known_products, "_here", {})  # noqa: E731
-    forget()
-    return forget
-
-
-def test_later_searches_time_no_product_again(bert, clock, later):
-    pruned = bert(TileWise(32))
-    with searching(SearchTime(60.0)):
-        _, first = fused(pruned, KernelChoice("auto"))
-        timed = len(clock.timed_products)
-        _, second = fused(pruned, KernelChoice("sparse"))
-    assert len(clock.timed_products) == timed > 0
-    reports = [[one for block in report.blocks.values() for one in block.products] for report in (first, second)]
-    assert [one.candidates for one in reports[0]] == [one.candidates for one in reports[1]]
-    fused(pruned, KernelChoice("auto"))
-    assert len(clock.timed_products) > timed, "without a search, as in a run of the program, all are timed"
-
-
-def test_stored_products_are_the_timed(later):
-    launches = {"gathered_sm90_feature_major": (PERSISTENT,), "dense_linear": ()}
-    problem = Problem(64, 512, 256, torch.float16, torch.device("cuda"), "feature_major")
-    work = product_choice.Work("layer", problem, (problem, "gelu"), [320, 192], 16)
-    timed = product_choice.TimedProduct(work, {"dense_linear": 9.0}, launches, {"csr_sm90": "too slow"})
-    product_choice.TimedProducts("all").add(timed)
-    later()
-    near = replace(work, name="another", lengths=[320, 200])
-    assert product_choice.TimedProducts("all").equal(near) == timed
-    assert product_choice.TimedProducts("all").dense_us(near) == 9.0
-    assert product_choice.TimedProducts("a few").equal(near) is None, "other kernels may have been faster"
-    assert product_choice.TimedProducts("all").equal(replace(near, place=(problem, "relu"))) is None
-
-
-@pytest.mark.parametrize("usually", [(), ("gathered_reference",)])
-def test_untimed_products_take_usual_kernels(bert, clock, later, monkeypatch, usually):
-    """Where no product was timed, and no time is left."""
-    monkeypatch.setattr(autotune, "USUALLY_FASTER", usually)
-    with searching(SearchTime(0.0)) as search:
-        _, report = fused(bert(TileWise(32)), KernelChoice("auto"))
-    assert not clock.timed_products and search.left_out
-    assert kernels(report) == {usually[0] if usually else "dense_linear"}
-
-
-def test_rows_of_blocks_may_differ():
-    """Of 64 inputs, as long as all rows together have as many within 5 %."""
-    assert equal_work([640, 640, 576], [640, 576, 576], grain=64)
-    assert not equal_work([640, 640, 576], [640, 640, 448], grain=64)
-    assert not equal_work([640, 640, 576], [576, 576, 512], grain=64)
 
 
 @pytest.mark.parametrize("mode", ["auto", "sparse"])

@@ -8,7 +8,6 @@ from torch import nn
 
 from sparsefront.inference.choice import KernelChoice
 from sparsefront.inference.fusion.block_pass import fuse_blocks
-from sparsefront.inference.fusion.capture import GraphSizes
 from sparsefront.measure.correctness import output_error
 from sparsefront.patterns.tile_wise import TileWise
 
@@ -67,19 +66,3 @@ def test_each_size_has_a_graph(doubled, stack):
     with torch.inference_mode():
         for inputs in pruned.inputs * 2:
             assert output_error(net(**inputs), pruned.net(**inputs)) < 1e-5
-
-
-@pytest.mark.parametrize(
-    ("one", "other", "allowed"),
-    [
-        ((3, 5, 32), (3, 1), True),
-        ((1, 7, 32), (1, 1), True),
-        ((3, 5, 16), (3, 1), False),
-        ((3, 5, 32), (2, 1), False),
-        ((3, 4, 32), (3, 1), False),
-        ((3, 8, 32), (3, 1), False),
-    ],
-)
-def test_what_sizes_allow(one, other, allowed):
-    sizes = GraphSizes((("batch", "length", 32), ("batch", 1)), {"length": (5, 7)})
-    assert sizes.allow([torch.empty(one), torch.empty(other)]) == allowed

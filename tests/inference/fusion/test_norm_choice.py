@@ -6,7 +6,6 @@ import pytest
 import torch
 from sparsefront_kernels.norm import add_layer_norm_columns_reference, layer_norm, layer_norm_columns_reference
 from sparsefront_kernels.norm.layer_norm import CUDA_DIVISIONS, TRITON
-from sparsefront_kernels.tuning import store
 
 from sparsefront.inference.choice import KernelChoice
 from sparsefront.inference.fusion import norms as norm_choice
@@ -124,20 +123,3 @@ def test_wrong_kernel_is_left_out(fault, reason, bert, norms, caplog):
         assert norm.launch["cluster"] == 1 and str(TWO) not in norm.candidates
         assert reason in norm.unsupported[str(TWO)]
     assert TWO not in {launch for launch, *_ in norms.timed} and reason in caplog.text
-
-
-def test_no_right_kernel_keeps_nothing(bert, norms):
-    """As a kernel that fails when it is timed."""
-    norms.faults |= dict.fromkeys(CUDA_DIVISIONS, breaks_last_column)
-    norms.latencies_us.pop(TRITON)  # the clock fails
-    _, report = fused(bert(TileWise(32)))
-    for norm in report.norms.values():
-        assert norm.kernel == "triton" and norm.candidates == {} and len(norm.unsupported) == 4
-    assert not store.user_file("").exists()
-
-
-def test_a_cpu_times_and_records_nothing(bert, nothing_tuned):
-    _, report = fused(bert(TileWise(32)))
-    assert report.layout == "feature_major" and report.norms == report.to_json()["block_norms"] == {}
-    assert all(block.norms and block.norm_launches == () for block in report.blocks.values())
-    assert all(" by " not in line for line in report.summary())

@@ -6,9 +6,8 @@ import pytest
 import torch
 from sparsefront_kernels import entry
 
-from sparsefront.errors import InvalidSetting
 from sparsefront.inference.choice import KernelChoice
-from sparsefront.inference.fusion import placement, product_choice
+from sparsefront.inference.fusion import product_choice
 from sparsefront.inference.fusion.block_pass import fuse_blocks
 from sparsefront.inference.fusion.plan import FusionParts
 from sparsefront.measure.correctness import output_error
@@ -49,20 +48,6 @@ def test_norms_add_what_kernels_cannot(request, monkeypatch, network, by_norms, 
     assert [place for place in (1, 3) if not block.products[place].residual] == by_norms
 
 
-@pytest.mark.parametrize("fuses", [True, False])
-@pytest.mark.parametrize(("network", "by_norms"), [("bert", [1, 3]), ("vit", [1])])
-def test_norms_of_rows(request, monkeypatch, network, by_norms, fuses):
-    """Where their kernel runs, they add what products cannot, with the bias left to the product."""
-    for module in (placement, product_choice):
-        monkeypatch.setattr(module, "rows_unsupported_reason", lambda *args, **vectors: None)
-    reference = entry("gathered_reference")
-    monkeypatch.setattr(product_choice, "labeled", lambda label: (replace(reference, fuses_epilogue=fuses), None))
-    block = rewritten(request.getfixturevalue(network)(TileWise(16), 0.75), FusionParts(layouts=("row_major",)))
-    assert (block.norms, block.residual_norms) == (2, 0 if fuses else len(by_norms))
-    assert [place for place in (1, 3) if not block.products[place].residual] == ([] if fuses else by_norms)
-    assert block.norm_launches == ("cuda_rows",) * 2
-
-
 @pytest.mark.parametrize("network", ["bert", "vit"])
 @pytest.mark.parametrize("part", ["joined", "activation", "residual", "compact"])
 def test_without_one_part(request, network, part):
@@ -72,10 +57,3 @@ def test_without_one_part(request, network, part):
     assert any(product.activation == "gelu" for product in products) == (part != "activation")
     assert any(product.residual for product in products) == (part != "residual")
     assert any(product.vanished_outputs for product in products) == (part not in ("activation", "compact"))
-
-
-def test_a_layout_is_chosen(bert):
-    block = rewritten(bert(TileWise(16), 0.75), FusionParts(layouts=("row_major",)))
-    assert block.layout == "row_major" and all(product.layout == "row_major" for product in block.products)
-    with pytest.raises(InvalidSetting, match="feature_major"):
-        FusionParts(layouts=("diagonal",))

@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn.functional import gelu
 
 from sparsefront.export.packed_layers import store
-from sparsefront.inference.fusion.constant_features import compact_hidden
+from sparsefront.inference.fusion.prepared_block import compact_hidden
 from sparsefront.inference.fusion.sites import ProductWeight, join
 from sparsefront.patterns.n_m import NM
 from sparsefront.patterns.shuffled_block import ShuffledBlock
@@ -55,14 +55,6 @@ def test_unjoinable_layers_stay_apart():
     assert (join([part, part]) is None) == (stored.input_order is not None)
 
 
-def test_dense_layer_joins_as_tiles():
-    dense = ProductWeight.of("dense", nn.Linear(24, 32, bias=False, dtype=torch.float64), None, None)
-    sparse = weight_of(32, 24, tile_mask(32, 24, 8, 17), tile=8)
-    joined = join([dense, sparse])
-    assert torch.equal(joined.stored.to_dense(), joined.weight) and joined.family == "gathered"
-    assert joined.bias[:32].eq(0).all() and join([dense, dense]).stored is None
-
-
 @pytest.mark.parametrize("alive", [0, 1, 16, 33, 48])
 @pytest.mark.parametrize("down_family", ["gathered", "dense"])
 def test_pruned_features_fold_into_bias(alive, down_family):
@@ -82,19 +74,6 @@ def test_pruned_features_fold_into_bias(alive, down_family):
     before = gelu(x @ up.weight.t() + up.bias) @ down.weight.t() + down.bias
     after = gelu(x @ up_small.weight.t() + up_small.bias) @ down_small.weight.t() + down_small.bias
     torch.testing.assert_close(after, before, rtol=1e-12, atol=1e-12)
-
-
-def test_nothing_vanishes_with_weights():
-    up, down = weight_of(64, 24, tile_mask(64, 24, 8, 64), tile=8), weight_of(24, 64, tile_mask(24, 64, 8, 20), tile=8)
-    assert compact_hidden(up, down, "gelu") is None
-    blocks = torch.ones(64, 24, dtype=torch.bool)
-    blocks[:24] = False  # three of eight rows of blocks: 24 hidden features, which the blocks of 16 inputs of down cut
-    up = weight_of(64, 24, blocks, family="blocked", block=(8, 8))
-    down = weight_of(24, 64, torch.ones(24, 64, dtype=torch.bool), family="blocked", block=(8, 16))
-    assert compact_hidden(up, down, "gelu") is not None  # 40 are alive and 48 are kept, three blocks of down
-    assert len(compact_hidden(up, down, "gelu")[0].weight) == 48
-    down = weight_of(24, 64, torch.ones(24, 64, dtype=torch.bool), family="blocked", block=(8, 64))
-    assert compact_hidden(up, down, "gelu") is None
 
 
 @pytest.mark.parametrize("alive", [16, 24])

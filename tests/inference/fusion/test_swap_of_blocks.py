@@ -2,13 +2,11 @@
 
 import copy
 import io
-from functools import partial
 
 import pytest
 import torch
 
 from sparsefront.data.base import DataInfo
-from sparsefront.errors import InvalidSetting
 from sparsefront.inference.choice import KernelChoice
 from sparsefront.inference.fusion.fused import FusedBlock
 from sparsefront.inference.swap import load_sparse, save_choices, swap_layers
@@ -87,16 +85,6 @@ def test_swapped_network_of_a_file(case):
         again = torch.load(file, weights_only=False)
         with torch.inference_mode():
             assert output_error(again(**TOKENS), net(**TOKENS)) == 0
-
-
-def test_missing_choices_are_rejected(case):
-    _, export = case
-    load = partial(load_sparse, Bert(size="tiny", prune_head=True).build(INFO), export.directory, TOKENS)
-    with pytest.raises(InvalidSetting, match="no such file"):
-        load(device=torch.device("cpu"), dtype=torch.float32)
-    (export.directory / "choices.json").write_text('{"format_version": 0}')
-    with pytest.raises(InvalidSetting, match="format version 0"):
-        load(device=torch.device("cpu"), dtype=torch.float32)
 
 
 def test_unrewritten_block_is_swapped_by_layers(case):

@@ -146,6 +146,9 @@ __device__ __forceinline__ void run_warps(int count, const Produce& produce, con
     if (threadIdx.x < CONSUMERS) {  // the schedulers prefer the oldest warps: those that load, which have little to do
         give_registers<S::PRODUCER_REGISTERS>();
         if (threadIdx.x / 32 < count) produce(address, full, empty);
+#ifdef BEFORE_HOPPER
+        wait_for_own_copies();  // no thread ends before its copies
+#endif
     } else {
         take_registers<S::CONSUMER_REGISTERS>();
         pdl_wait();

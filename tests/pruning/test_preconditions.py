@@ -12,7 +12,7 @@ from sparsefront.allocation.global_threshold import GlobalThreshold
 from sparsefront.allocation.per_layer import PerLayer
 from sparsefront.errors import InvalidSetting
 from sparsefront.pruning.make_masks import make_masks
-from sparsefront.pruning.rounding import require_effect
+from sparsefront.pruning.preconditions import require_effect
 
 P = sf.patterns
 SHAPES = {"fc1": (32, 16), "fc2": (16, 32), "odd": (20, 16)}
@@ -67,12 +67,6 @@ def test_too_much_names_the_nearest(pattern, allocation):
     works = nearest(str(rejected.value))
     require_effect(pattern, allocation, SHAPES, works)
     assert 0.99 < works < 1 and any(bool(mask.any()) for mask in made(pattern, allocation, works).values())
-
-
-@pytest.mark.parametrize(("pattern", "allocation"), MET)
-@pytest.mark.parametrize("sparsity", [0.0, 0.5, 0.75])
-def test_sparsities_that_prune(pattern, allocation, sparsity):
-    assert require_effect(PATTERNS[pattern], ALLOCATIONS[allocation], SHAPES, sparsity) is None
 
 
 def test_layer_of_a_single_group():
