@@ -27,8 +27,8 @@ from sparsefront.recovery.distillation import Distillation
 from sparsefront.recovery.rounds import RunContext
 from sparsefront.schedule.gradual import Gradual
 from sparsefront.tasks.classification import ImageClassification
-from sparsefront.training.exchange import average_gradients
 from sparsefront.training.fit import fit, steps_per_epoch
+from sparsefront.training.lightning_parts import average_gradients
 from sparsefront.training.recipe import Optimization, Recipe
 from sparsefront.training.trainer import TrainerSettings
 

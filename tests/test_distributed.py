@@ -14,7 +14,7 @@ from whole_calls import on_every_rank
 
 from sparsefront.errors import InvalidSetting
 from sparsefront.training import ranks
-from sparsefront.training.divergence import Diverged
+from sparsefront.training.lightning_parts import Diverged
 from sparsefront.training.ranks import RankFailed
 from sparsefront.training.trainer import TrainerSettings
 

@@ -5,7 +5,6 @@ A script stands in for nvidia-smi, and a function for what CUDA says of the devi
 
 import os
 import time
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -90,19 +89,6 @@ def test_clock_of_the_gpu_at_work(gpus, monkeypatch, visible, clock):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     assert clock_under_load([work(gpus)], CUDA) == clock
     assert not (gpus / "working").exists()
-
-
-def test_what_was_timed_runs_in_turn(gpus):
-    ran = []
-
-    def run(name: str) -> None:
-        ran.append(name)
-        if len(ran) == 4:
-            (gpus / "working").touch()
-
-    (gpus / "calls work").touch()
-    assert clock_under_load([partial(run, "dense"), partial(run, "sparse")], CUDA) == BUSY_MHZ[0]
-    assert ran[:4] == ["dense", "sparse", "dense", "sparse"]
 
 
 def test_driver_of_the_gpu(gpus, monkeypatch):

@@ -6,11 +6,20 @@ A run's folder leads to its export, also after the project was moved, and where 
 import errno
 import os
 import shutil
+import sys
+import traceback
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
+import sparsefront as sf
+from sparsefront.patterns.base import Pattern
+from sparsefront.patterns.tile_wise import OutputStep
+from sparsefront.pipeline import run_experiment
+from sparsefront.pruning.make_masks import PruningSettings
 from sparsefront.results.run_folder import link_checkpoint
+from sparsefront.stages import prune as prune_stage
 
 ON_CPU = ["trainer=cpu", "measure.device=cpu", "model.depth=1"]
 PATTERNS = {
@@ -159,3 +168,39 @@ def test_removed_export_is_not_linked(project):
     told = link_checkpoint(Path(".cache/export/gone"), project / "results")
     assert told.startswith("not stored any more (.cache/export/gone)")
     assert not list((project / "results").glob("checkpoint*"))
+
+
+def test_pattern_reaches_masks_by_few_modules(composed, monkeypatch):
+    """`pattern`, from `run.py` to the mask: modules on the way, and all that `sf.prune` passes it to before the first mask."""
+    path: list[str] = []
+    passed: set[str] = set()
+
+    def name_of(frame) -> str:
+        return frame.f_globals.get("__name__", "")
+
+    def watch(frame, event, argument):
+        if event == "call" and not path and name_of(frame).startswith("sparsefront."):
+            names = frame.f_code.co_varnames[: frame.f_code.co_argcount + frame.f_code.co_kwonlyargcount]
+            if any(isinstance(frame.f_locals.get(name), Pattern | PruningSettings) for name in names):
+                passed.add(name_of(frame))
+
+    def to_mask(*given, make=OutputStep.to_mask):
+        if not path:
+            path.extend(module for frame, _ in traceback.walk_stack(None) if (module := name_of(frame)))
+        return make(*given)
+
+    def prune(*given, **more):
+        sys.setprofile(watch)
+        try:
+            return sf.prune(*given, **more)
+        finally:
+            sys.setprofile(None)
+
+    monkeypatch.setattr(OutputStep, "to_mask", to_mask)
+    monkeypatch.setattr(prune_stage, "prune", prune)
+    run_experiment(composed("debug=tiny", "granularity=64", "stages=[dense,prune]", *ON_CPU))
+    way = [module for module in path[: path.index("sparsefront.pipeline") + 1] if module.startswith("sparsefront.")]
+    way = ["run", "sparsefront.__main__", *reversed(way)]
+    climbs = sum(module != below for below, module in pairwise(way))
+    assert len(set(way)) <= 12 and climbs <= 8, way
+    assert len(passed) <= 12, sorted(passed)

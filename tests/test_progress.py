@@ -5,10 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from torch.utils.data import DataLoader
 
 from sparsefront import progress
-from sparsefront.measure.accuracy import evaluate
 from sparsefront.training.lightning_parts import EpochLines
 
 SMALL = ["trainer=cpu", "measure.device=cpu", "model.dim=64", "model.depth=1", "measure.evaluate_limit=8", "logger=csv"]
@@ -36,30 +34,6 @@ def test_terminal_counts_epochs_from_one(run, capfd, terminal):
     assert "/?" not in shown.err, "every bar knows its end"
     assert "evaluate dense:   0%" in shown.err and "| 0/4 [" in shown.err, "8 samples in batches of 2"
     assert "%|" not in shown.out
-
-
-@pytest.mark.parametrize(("limit", "batches"), [(None, 5), (1, 1), (8, 2), (9, 3), (100, 5)])
-def test_an_evaluation_knows_its_end(capsys, limit, batches):
-    net = torch.nn.Linear(3, 2)
-    net.forward = lambda x: torch.zeros(len(x), 2)
-    samples = [{"x": torch.zeros(3)} for _ in range(20)]
-    data = SimpleNamespace(
-        prepare_data=lambda: None, setup=lambda stage: None, test_dataloader=lambda: DataLoader(samples, batch_size=4)
-    )
-    evaluator = SimpleNamespace(
-        update=lambda output, batch: None, compute=dict, standard_errors=dict, samples=20, outcomes=str
-    )
-    task = SimpleNamespace(
-        metric_name="accuracy",
-        net_inputs=lambda batch: batch,
-        predict=lambda net, inputs: net(**inputs),
-        evaluator=lambda data, split: evaluator,
-    )
-    evaluate(
-        task, net, data, "test", device=torch.device("cpu"), dtype=torch.float32, limit=limit, description="evaluate"
-    )
-    shown = capsys.readouterr().err
-    assert f"| 0/{batches} [" in shown
 
 
 def test_training_without_bar_logs_lines(caplog, monkeypatch):

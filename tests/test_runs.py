@@ -1,6 +1,5 @@
 """Runs of the program from Python."""
 
-import dataclasses
 from pathlib import Path
 
 import pytest
@@ -10,6 +9,7 @@ from safetensors.torch import load_file, save_file
 
 import sparsefront as sf
 from sparsefront.export.checkpoint import MODEL
+from sparsefront.results.tables import run_lines
 
 TINY = ("debug=tiny", "logger=none", "trainer=cpu", "measure.device=cpu", "model.dim=64", "model.depth=1")
 
@@ -26,17 +26,12 @@ def test_run_returns_record_network_masks(places):
     assert finished.masks.sparsity == 0.5 and finished.masks.pruning.pattern == sf.patterns.NM()
     weights = {name: finished.network.get_submodule(name).weight for name in finished.masks}
     assert all(not weights[name][~mask].any() for name, mask in finished.masks.items())
-    quality, speed = finished.record.quality, finished.record.speed
-    lines = str(finished).splitlines()
-    assert lines[0].split()[:3] == ["accuracy,", "dense", f"{quality.dense:.4f}"]
-    names = ["accuracy, masked", "accuracy, sparse", "latency, dense", "latency, sparse", "speedup", "sparsity"]
-    assert [line.split("  ")[0] for line in lines[1:-1]] == names and lines[-1] == str(finished.folder)
-    assert lines[5].split()[1:] == [f"{speed.speedup:.2f}", "n=1:", "no", "interval"]
-    often = dataclasses.replace(finished, record=finished.record.with_values({"repeats": 5}))
-    interval = ("95", "%", "interval", f"{speed.speedup_low:.2f}", "to", f"{speed.speedup_high:.2f}")
-    assert str(often).splitlines()[5].split()[2:] == [*interval]
-    page = finished._repr_html_()
-    assert page.count("<tr>") == 7 and f"<td>{quality.sparse:.4f}</td>" in page and str(finished.folder) in page
+    lines = [(name, value) for section in run_lines(finished.record, brief=True) for name, value, _ in section]
+    text, page = str(finished).splitlines(), finished._repr_html_()
+    assert [line.split("  ")[0] for line in text[:-1]] == [name for name, _ in lines] and text[-1] == str(
+        finished.folder
+    )
+    assert text[0].endswith(f"  {lines[0][1]}") and page.count("<tr>") == len(lines) and str(finished.folder) in page
     again = sf.load_run(finished.folder)
     assert again.record == finished.record
     state = finished.network.state_dict()

@@ -1,5 +1,6 @@
 """Processes end with a parent that is killed; garbage collection."""
 
+import atexit
 import gc
 import os
 import signal
@@ -69,9 +70,11 @@ def test_a_killed_program_leaves_no_process(tmp_path):
 
 
 def test_imports_are_frozen_once(monkeypatch):
-    calls = []
+    """And thawed for the last collection: libraries print pages of leaks otherwise."""
+    calls, at_exit = [], []
     monkeypatch.setattr(gc, "freeze", lambda: calls.append(1))
+    monkeypatch.setattr(atexit, "register", at_exit.append)
     freeze_imports.cache_clear()
     freeze_imports()
     freeze_imports()
-    assert calls == [1]
+    assert calls == [1] and at_exit == [gc.unfreeze]

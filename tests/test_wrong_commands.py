@@ -1,22 +1,17 @@
-"""Wrong command lines: each is answered by one line that names key, value and what is allowed, before torch is imported."""
+"""Wrong command lines: each is answered by one line that names key, value and what is allowed."""
 
-import re
 import subprocess
 import sys
 
 import pytest
-import yaml
 from omegaconf import OmegaConf
 from quick_compositions import CONF, composition
 
 from sparsefront.config import arguments
 from sparsefront.config.arguments import GROUPS, normalize_arguments
-from sparsefront.config.declared import check_declared, read_types
-from sparsefront.config.settings import build_settings, check_root
+from sparsefront.config.settings import check_root, check_types
 from sparsefront.config.sweeps import NOT_COMPOSED, composition_complaint
 from sparsefront.errors import InvalidSetting
-from sparsefront.options import class_named
-from sparsefront.settings_class import parameters_of
 
 # Words of a command line -> what its message holds.
 WRONG = {
@@ -86,13 +81,13 @@ WRONG = {
 
 
 def rejection(words: list[str]) -> str:
-    """What is said of a command line, without torch."""
+    """What is said of a command line."""
     try:
         config = composition(tuple(text for text in normalize_arguments(words) if not text.startswith("-")))
         choices = OmegaConf.to_container(config.hydra.runtime.choices)
         config = OmegaConf.masked_copy(config, [key for key in config if key != "hydra"])
         check_root(config)
-        check_declared(config, choices, [CONF])
+        check_types(config, choices, [CONF])
     except InvalidSetting as error:
         return str(error)
     except NOT_COMPOSED as error:
@@ -152,39 +147,6 @@ def test_missing_plugin_names_its_installation(monkeypatch, option, package):
         normalize_arguments(["-m", argument, "seed=1,2"])
     monkeypatch.setattr(arguments, "_is_installed", lambda distribution: True)
     assert normalize_arguments([argument]) == [argument]
-
-
-def options() -> list[tuple[str, str]]:
-    """Group and name of every option that names a class of ours."""
-    files = sorted(file for file in CONF.glob("*/*.yaml") if "_target_" in file.read_text())
-    return [(file.parent.name, yaml.safe_load(file.read_text())["_target_"]) for file in files]
-
-
-def test_source_declares_parameters():
-    unknown = 0
-    for _, name in options():
-        declared, real = read_types(name), parameters_of(class_named(name, object))
-        assert declared is not None and list(declared) == list(real), name
-        for key, hint in declared.items():
-            unknown += "Any" in str(hint)
-            without_address = [re.sub(" at 0x[0-9a-f]+", "", str(one)) for one in (hint, real[key])]
-            assert "Any" in str(hint) or len(set(without_address)) == 1, f"{name}: {key}"
-    assert unknown <= 8, "more types than these need their module to be run"
-
-
-def test_wrong_value_needs_no_torch(tmp_path):
-    with pytest.raises(InvalidSetting) as slow:
-        node = {"_target_": "sparsefront.training.recipe.Recipe", "lr": -1}
-        build_settings("recipe", OmegaConf.create(node), "default")
-    code = (
-        "import sys; sys.argv[1:] = ['recipe.lr=-1', 'logger=none']\n"
-        "from sparsefront.__main__ import run\n"
-        "try: run(sys.argv[1:])\n"
-        "except SystemExit as end: print(end)\n"
-        "print('torch' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=600)
-    assert done.stdout.splitlines() == [str(slow.value), "False"] and not done.stderr
 
 
 def test_missing_record_is_named_without_torch(tmp_path):

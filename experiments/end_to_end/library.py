@@ -169,10 +169,7 @@ NETWORKS: dict[str, Callable[[], Made]] = {
     "lstm_encoder": lambda: (LstmEncoder(), {"source": torch.randint(4, 8_000, (64, 24))}),
     "lstm_step": lambda: lstm_step(64 * 5),
 }
-OF_THE_TALK: dict[str, Callable[[], Made]] = {
-    "sam_vit_h": sam_vit_h,
-    "dinov2_large_256": lambda: dinov2_large(256),
-}
+OF_THE_TALK: dict[str, Callable[[], Made]] = {"sam_vit_h": sam_vit_h, "dinov2_large_256": lambda: dinov2_large(256)}
 
 
 def ready(name: str, device: torch.device) -> Made:

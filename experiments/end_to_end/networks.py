@@ -47,12 +47,11 @@ class Network:
     body: str
 
 
-def build(model: str, device: torch.device, *, tiny: bool = False, masked: bool = True) -> Network:
+def build(model: str, device: torch.device, *, tiny: bool = False) -> Network:
     """A network of one of the names of `points.MODELS`; the same weights at every call on one kind of device.
 
     Args:
         tiny: two narrow layers instead, to try the study itself.
-        masked: whether texts come with an attention mask.
     Raises:
         InvalidSetting: no such model.
     """
@@ -61,7 +60,7 @@ def build(model: str, device: torch.device, *, tiny: bool = False, masked: bool 
         raise InvalidSetting("model", model, f"is one of {', '.join(makers)}")
     torch.manual_seed(0)
     with torch.device(device):
-        net, body = makers[model](model, tiny, masked)
+        net, body = makers[model](model, tiny)
     prunable = linear_and_conv_layers(net, inside=STAGES if model == "resnet50" else (body,))
     _uneven(net, prunable)
     if model == "resnet50":
@@ -72,23 +71,17 @@ def build(model: str, device: torch.device, *, tiny: bool = False, masked: bool 
 
 
 def inputs_of(
-    net: nn.Module, batch: int, length: int | None, *, attention_mask: str, device: torch.device, dtype: torch.dtype
+    net: nn.Module, batch: int, length: int | None, *, device: torch.device, dtype: torch.dtype
 ) -> dict[str, Tensor]:
-    """Keyword arguments of one forward: random tokens between the marks of a sentence, or random images."""
+    """Keyword arguments of one forward: random tokens between the marks of a sentence, without padding, or random images."""
     drawn = torch.Generator(device).manual_seed(1)
     if length is None:
         side = net.image_size
         return {"x": torch.randn(batch, 3, side, side, generator=drawn, device=device).to(dtype)}
     vocabulary = net.config.vocab_size
     tokens = torch.randint(vocabulary // 8, vocabulary, (batch, length), generator=drawn, device=device)
-    shortest = max(1, int(length * SHORTEST)) if attention_mask == "padded" else length
-    lengths = torch.randint(shortest, length + 1, (batch, 1), generator=drawn, device=device)
-    lengths[0] = length
-    real = torch.arange(length, device=device) < lengths
-    tokens[:, 0] = 101 % vocabulary  # [CLS]
-    tokens = tokens.scatter(1, lengths - 1, 102 % vocabulary) * real  # [SEP], then [PAD]
-    inputs = {"input_ids": tokens}
-    return inputs if attention_mask == "none" else inputs | {"attention_mask": real.long()}
+    tokens[:, 0], tokens[:, -1] = 101 % vocabulary, 102 % vocabulary  # [CLS] and [SEP]
+    return {"input_ids": tokens}
 
 
 @torch.inference_mode()
@@ -105,12 +98,12 @@ def outputs_of(body: str, net: nn.Module, inputs: dict[str, Tensor]) -> tuple[Te
     return states, logits
 
 
-def _bert(model: str, tiny: bool, masked: bool) -> tuple[nn.Module, str]:
+def _bert(model: str, tiny: bool) -> tuple[nn.Module, str]:
     from transformers import BertConfig, BertForSequenceClassification
 
     _register_unmasked_attention()
     size = BERT_SIZES["tiny" if tiny else model.removeprefix("bert_")]
-    config = BertConfig(**size, num_labels=LABELS, attn_implementation="sdpa" if masked else UNMASKED)
+    config = BertConfig(**size, num_labels=LABELS, attn_implementation=UNMASKED)
     return BertForSequenceClassification(config), "bert.encoder"
 
 
@@ -128,7 +121,7 @@ def _register_unmasked_attention() -> None:
     AttentionMaskInterface.register(UNMASKED, lambda *args, **kwargs: None)
 
 
-def _vit(model: str, tiny: bool, masked: bool) -> tuple[nn.Module, str]:
+def _vit(model: str, tiny: bool) -> tuple[nn.Module, str]:
     from torchvision.models import VisionTransformer
 
     from sparsefront.models.attention import replace_multihead_attention
@@ -141,7 +134,7 @@ def _vit(model: str, tiny: bool, masked: bool) -> tuple[nn.Module, str]:
     return net, "encoder"
 
 
-def _resnet(model: str, tiny: bool, masked: bool) -> tuple[nn.Module, str]:
+def _resnet(model: str, tiny: bool) -> tuple[nn.Module, str]:
     from torchvision.models import ResNet
     from torchvision.models.resnet import Bottleneck
 
@@ -179,9 +172,6 @@ def _uneven(net: nn.Module, prunable: list[str]) -> None:
                 module.bias.normal_(std=SPREAD)
 
 
-# Pruned.
-
-
 def pattern_of(point: Point) -> Pattern:
     """The pattern of a row, its own defaults where the row says nothing.
 
@@ -198,8 +188,7 @@ def pattern_of(point: Point) -> Pattern:
 
 def prune(network: Network, point: Point) -> sf.Masks:
     """Prune a network in place, by magnitude; layers that the pattern cannot divide stay dense."""
-    arguments = {"allocation": point.allocation, "layers": network.prunable, "tell": len}
-    return sf.prune(network.net, pattern_of(point), point.setting.sparsity, **arguments)
+    return sf.prune(network.net, pattern_of(point), point.setting.sparsity, layers=network.prunable, tell=len)
 
 
 class Pruned:
@@ -213,13 +202,12 @@ class Pruned:
     """
 
     def __init__(self, point: Point, device: torch.device, dtype: torch.dtype, *, tiny: bool = False) -> None:
-        network = build(point.model, device, tiny=tiny, masked=point.attention_mask != "none")
+        network = build(point.model, device, tiny=tiny)
         self.body, self.pattern = network.body, pattern_of(point)
         self.dense = copy.deepcopy(network.net).to(dtype)
         self.masks = prune(network, point)
         self.net = network.net.to(dtype)
-        size = {"attention_mask": point.attention_mask, "device": device, "dtype": dtype}
-        self.inputs = inputs_of(self.dense, point.batch, point.sequence_length, **size)
+        self.inputs = inputs_of(self.dense, point.batch, point.sequence_length, device=device, dtype=dtype)
         wide = WIDER[dtype]
         inputs = {name: value.to(wide) if value.is_floating_point() else value for name, value in self.inputs.items()}
         self.masked_outputs = outputs_of(self.body, self.net, self.inputs)

@@ -41,9 +41,7 @@ class Point:
     Args:
         sequence_length: None for images.
         kernel_mode: auto or sparse, as `KernelChoice` takes it.
-        allocation: per_layer or global_threshold.
         pattern_settings: further settings of the pattern, "whole_tiles=true input_multiple=16"; empty: its defaults.
-        attention_mask: none (every token is real, none is passed), full (passed, all ones) or padded; none for images.
     """
 
     model: str
@@ -52,9 +50,7 @@ class Point:
     dtype: str
     setting: Setting
     kernel_mode: str = "auto"
-    allocation: str = "per_layer"
     pattern_settings: str = ""
-    attention_mask: str = "none"
 
     @property
     def columns(self) -> dict[str, str]:
@@ -68,20 +64,16 @@ class Point:
             "granularity": _text(self.setting.granularity),
             "group_m": _text(self.setting.group_m),
             "sparsity": f"{self.setting.sparsity:g}",
-            "allocation": self.allocation,
+            "allocation": "per_layer",
             "kernel_mode": self.kernel_mode,
             "pattern_settings": self.pattern_settings,
-            "attention_mask": self.attention_mask,
+            "attention_mask": "none",
         }
-
-    @property
-    def key(self) -> tuple[str, ...]:
-        return tuple(self.columns.values())
 
     @property
     def place(self) -> tuple:
         """What rows share that have the same dense baseline."""
-        return self.model, self.batch, self.sequence_length, self.dtype, self.attention_mask
+        return self.model, self.batch, self.sequence_length, self.dtype
 
     @property
     def size(self) -> str:

@@ -254,8 +254,6 @@ def arguments(description: str, out: Path) -> argparse.ArgumentParser:
     parser.add_argument("--dry-run", action="store_true", help="swap and compare, time nothing")
     parser.add_argument("--tiny", action="store_true", help="networks of two narrow layers, with --dry-run only")
     parser.add_argument("--seconds", type=float, default=60.0, help="of each search, of sf.swap and sf.benchmark")
-    parser.add_argument("--attention-mask", default="none", choices=("none", "full", "padded"))
-    parser.add_argument("--allocation", default="per_layer", choices=("per_layer", "global_threshold"))
     parser.add_argument("--pattern-settings", default="", help="of tile_wise: 'whole_tiles=true input_multiple=16'")
     return parser
 
@@ -270,14 +268,9 @@ def options_of(asked: argparse.Namespace) -> Options:
 
 
 def asked_points(asked: argparse.Namespace, points: Sequence[Point]) -> list[Point]:
-    """The points with what the command line changes in all of them."""
+    """The points that the command line names, with its pattern settings."""
     return [
-        replace(
-            point,
-            allocation=asked.allocation,
-            attention_mask="none" if point.sequence_length is None else asked.attention_mask,
-            pattern_settings=asked.pattern_settings if point.setting.pattern == "tile_wise" else "",
-        )
+        replace(point, pattern_settings=asked.pattern_settings) if point.setting.pattern == "tile_wise" else point
         for point in select(points, asked.only)
     ]
 

@@ -24,10 +24,6 @@ HERE = Path(__file__).resolve().parent
 MARKS = "<!-- tables: made by summary.py -->", "<!-- end of tables -->"
 MOST_ERROR_RATIO = 1.5  # of the fp16 masked-dense network's error
 LEAST_DENSITY = 0.5  # of what was asked for, in every pruned layer
-SAME_BUT_ALLOCATION = (
-    *("model", "batch", "sequence_length", "dtype", "pattern", "granularity", "group_m", "sparsity", "kernel_mode"),
-    "pattern_settings",
-)
 PATTERNS = ("tile_wise", "vector_wise", "block_wise", "n_m", "element_wise", "dense")  # in the order of the legend
 DRAWN = (("bert_large", "32", "384"), ("bert_base", "128", "128"), ("vit_l_16", "256", ""))
 TITLES = {"bert_large": "BERT-large, 32 × 384", "bert_base": "BERT-base, 128 × 128", "vit_l_16": "ViT-L/16, 256 images"}
@@ -126,20 +122,6 @@ def wins_and_losses(rows: Sequence[Row]) -> list[str]:
     return page.table(["kernel", "wins", "ties", "losses", "slowest", "geometric mean"], lines)
 
 
-def allocations_table(others: Sequence[Row], rows: Sequence[Row]) -> list[str]:
-    """Rows of another allocation, that of per_layer beside each."""
-    lines = []
-    for row in others:
-        same = {name: row[name] for name in SAME_BUT_ALLOCATION}
-        beside = _find(rows, same)
-        name = f"{row['model']} {_size(_size_of(row))} {row['dtype']}, {row['pattern']} {row['granularity']}"
-        name += f" {float(row['sparsity']):.0%}, kernel={row['kernel_mode']}"
-        per_layer = f"{float(beside['speedup']):.2f}" if beside else ""
-        cells = [name, row["allocation"], f"{float(row['speedup']):.2f}", per_layer]
-        lines.append([*cells, f"{float(row['min_layer_density']):.3f}", per_cent(row["sparse_flops_share"])])
-    return page.table(["row", "allocation", "speedup", "per_layer", "emptiest layer", "sparse flops"], lines)
-
-
 def ablation_table(rows: Sequence[Row]) -> list[str]:
     """The lines of each network; the dense ones first."""
     lines: list[str] = []
@@ -167,22 +149,17 @@ def ablation_table(rows: Sequence[Row]) -> list[str]:
 def tables(rows: Sequence[Row], ablation: Sequence[Row], pattern_settings: str = "") -> str:
     """All of them, in markdown; of tile_wise the rows with these settings."""
     rows = _of_tables(rows, pattern_settings)
-    others = [row for row in rows if row["allocation"] != "per_layer"]
-    rows = [row for row in rows if row["allocation"] == "per_layer"]
     parts = ["### Targets", "", *bars_table(rows, pattern_settings)]
     parts += ["", "### Wins, ties and losses", "", *wins_and_losses(rows)]
     parts += ["", "### Curves and crossovers", *curves(rows)]
-    if others:
-        parts += ["", "### Other allocations", "", *allocations_table(others, rows)]
     if ablation:
         parts += ["", "### Ablation", *ablation_table(ablation)]
     return "\n".join(parts) + "\n"
 
 
 def _of_tables(rows: Iterable[Row], pattern_settings: str = "") -> list[Row]:
-    """Those without a mask of padding, and of tile_wise with these settings."""
-    rows = [row for row in rows if row["pattern"] != "tile_wise" or row["pattern_settings"] == pattern_settings]
-    return [row for row in rows if row["attention_mask"] == "none"]
+    """All but those of tile_wise with other settings."""
+    return [row for row in rows if row["pattern"] != "tile_wise" or row["pattern_settings"] == pattern_settings]
 
 
 def _dense(rows: Iterable[Row]) -> str:
@@ -244,7 +221,7 @@ def shown(rows: Iterable[Row]) -> list[Row]:
     return [
         row
         for row in rows
-        if (row["kernel_mode"], row["allocation"], row["pattern_settings"]) == ("auto", "per_layer", "")
+        if (row["kernel_mode"], row["pattern_settings"]) == ("auto", "")
         and (row["dtype"] == "fp16" or row["pattern"] == "n_m")
     ]
 

@@ -109,7 +109,7 @@ def time_attention(lengths: list[int]) -> None:
 def time_network(lengths: list[int], longest: int, layers: int) -> None:
     """Print the comparison of dense and blocks 75 %, padded and unpadded, on one batch."""
     torch.manual_seed(0)
-    config = transformers.MPNetConfig(num_hidden_layers=layers)
+    config = transformers.MPNetConfig(num_hidden_layers=layers, max_position_embeddings=longest + 2)
     net = transformers.MPNetForSequenceClassification(config).to(DEVICE, torch.float16).eval()
     ids = torch.randint(5, 30_000, (len(lengths), longest), device=DEVICE)
     mask = (torch.arange(longest) < torch.tensor(lengths)[:, None]).long().to(DEVICE)

@@ -79,8 +79,6 @@ class Found:
     said: str
 
 
-# Damages: a function of a file's suffix and content that returns new content.
-
 Damage = Callable[[str, bytes], bytes]
 
 

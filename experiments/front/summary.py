@@ -17,10 +17,9 @@ from experiments.harness import page
 from experiments.harness.figures import MARKERS, new_figure, paper_style, save_svg, small_axes
 from sparsefront.results.candidates import Candidate, mean_and_deviation, points_lost
 from sparsefront.results.comparable import ComparableResults, split_comparable
-from sparsefront.results.intervals import loss_of
 from sparsefront.results.plots import pattern_color
 from sparsefront.results.record import Result
-from sparsefront.results.statistics import candidate_table
+from sparsefront.results.statistics import candidate_table, loss_of
 from sparsefront.results.store import read_results
 
 FRONT = Path(__file__).resolve().parent
@@ -50,9 +49,6 @@ def tables(groups: Sequence[ComparableResults]) -> Iterator[str]:
         lines = candidate_table(group.candidates)
         if lines:
             yield from (f"{group.title}:", "", *page.table(list(lines[0]), [line.values() for line in lines]), "")
-
-
-# README's table: the lines with a latency.
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,6 @@ from sparsefront.results.plots import DENSE_COLOR, FRONT_COLOR, SERIES_COLORS
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Sweeps: speedup over dense by M, for the weights with the most M.
-
 MOST_PANELS = 4  # per layout
 OURS = "gathered"
 
@@ -103,8 +101,6 @@ def _draw_sweep(axes: "Axes", sweep: Sweep, colors: dict[float, str]) -> None:
     name = f"{sweep.k} → {sweep.n}, tiles of {sweep.granularity}, {sweep.layout.replace('_', '-')}"
     small_axes(axes, x="M", y="speedup over dense", title=name, powers_of_two="xy")
 
-
-# Predicted vs. measured latency of each kernel.
 
 BAND = 0.2  # shaded: relative error up to this
 

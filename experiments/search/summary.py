@@ -16,8 +16,8 @@ from statistics import mean, stdev
 from experiments.harness import page
 from experiments.harness.figures import new_figure, paper_style, save_svg, small_axes
 from experiments.harness.rows import Row, read_lines, text, write
-from sparsefront.results.intervals import compare_paired
 from sparsefront.results.plots import DENSE_COLOR, FRONT_COLOR, pattern_color
+from sparsefront.results.statistics import compare_paired
 from sparsefront.results.store import read_results
 from sparsefront.tasks.outcomes import Outcomes
 

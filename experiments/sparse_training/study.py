@@ -67,9 +67,6 @@ PARTS = {
 REST = "rest"
 
 
-# Single products.
-
-
 def products_of(m: int, k: int, n: int, block: int, sparsity: float, dtype: str) -> dict[str, float]:
     """Microseconds of Y, dX and dW, dense and block-sparse, including packing, and the speedup of all three."""
     torch.manual_seed(0)
@@ -98,9 +95,6 @@ def products_of(m: int, k: int, n: int, block: int, sparsity: float, dtype: str)
         }
     dense, sparse = (sum(us for name, us in times_us.items() if name.startswith(kind)) for kind in ("dense", "sparse"))
     return times_us | {"speedup": dense / sparse} | where_and_when()
-
-
-# Products with weights that are 2:4 along inputs and outputs.
 
 
 def two_four_of(m: int, k: int, n: int, dtype: str) -> dict[str, float]:
@@ -162,9 +156,6 @@ def two_four_of(m: int, k: int, n: int, dtype: str) -> dict[str, float]:
         | errors
         | where_and_when()
     )
-
-
-# Training steps of networks.
 
 
 @dataclass
@@ -232,14 +223,12 @@ def measure_steps(out: Path, dtype_name: str, compiled: str, only: list[str], pr
 def steps_of(point: Point, compiled: str, profile: bool) -> dict[str, Any]:
     """Milliseconds of a step, dense and sparse, and with `profile` of its parts."""
     dtype, device = DTYPES[point.dtype], torch.device("cuda")
-    dense = build(point.model, device, masked=False)
+    dense = build(point.model, device)
     sparse = Network(copy.deepcopy(dense.net), dense.prunable, dense.body)
     masks = prune(sparse, point)
     for name, mask in masks.items():
         sparse.net.set_submodule(name, trainable(sparse.net.get_submodule(name), mask, point.setting.pattern))
-    inputs = inputs_of(
-        dense.net, point.batch, point.sequence_length, attention_mask="none", device=device, dtype=torch.float32
-    )
+    inputs = inputs_of(dense.net, point.batch, point.sequence_length, device=device, dtype=torch.float32)
     trainings = {
         kind: training_of(network, list(masks), inputs, dtype, compiled)
         for kind, network in (("dense", dense), ("sparse", sparse))

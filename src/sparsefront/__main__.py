@@ -32,17 +32,14 @@ from sparsefront.progress import exit_quietly_on_broken_pipe, ignore_output_erro
 from sparsefront.results.compare_arguments import USAGE, parse
 from sparsefront.results.run_folder import ANOTHER_FOLDER
 
-# `sparsefront run` is `python run.py`.
-
 
 @hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")
 def _hydra_main(cfg: DictConfig) -> float | tuple[float, ...] | None:
     """Run the configured stages; returns the result's values named by `optimize`, for a sweeper."""
     with command_line.job() as output_dir, command_line.report_errors_briefly(cfg, output_dir):
         check_root(cfg)
-        command_line.check_groups(cfg)
         with gc_disabled():  # which would look through all modules again and again
-            # imported here: --help, --cfg and most mistakes need neither torch nor Lightning, which take seconds
+            # imported here: --help, --cfg and wrong keys need neither torch nor Lightning, which take seconds
             from sparsefront.pipeline import run_experiment
 
         return run_experiment(cfg)
@@ -59,9 +56,6 @@ def run(arguments: Sequence[str]) -> None:
             sys.argv[1:] = normalize_arguments(arguments)
         with command_line.sweep_summary(), command_line.report_composition_briefly():
             _hydra_main()
-
-
-# `sparsefront compare` is `python compare.py`.
 
 
 @exit_quietly_on_broken_pipe()
@@ -90,8 +84,6 @@ def compare(arguments: Sequence[str]) -> int:
         return 1
     return 0
 
-
-# All commands; COMMAND is replaced by the way it is typed here.
 
 PURPOSES = {
     "run": "one experiment -> one result; -m for a sweep: COMMAND pattern=tile_wise",

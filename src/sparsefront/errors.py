@@ -6,8 +6,6 @@ import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-# Untrusted text for a terminal: names of runs, messages, cells of tables.
-
 MOST_DRAWN = 300  # characters of a line in a plot
 # Control characters, bidirectional overrides, and surrogates, which cannot be encoded.
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")

@@ -21,8 +21,6 @@ from sparsefront_kernels.file_lock import FileLock
 from sparsefront import distributed
 from sparsefront.progress import ALONE, WAITING, innermost_kind, track_time
 
-# Driver queries through `nvidia-smi`.
-
 TIMEOUT_S = 10
 
 
@@ -102,9 +100,6 @@ class BusyShare:
         percents = percents[1:]
         if percents:  # the first one is of the time before
             self.value = sum(map(int, percents)) / len(percents) / 100
-
-
-# Energy by NVML's counter, without a package: its library comes with the driver.
 
 
 class EnergyMeter:
@@ -446,9 +441,6 @@ def _log_long_wait() -> Iterator[None]:
             yield
     finally:
         line.cancel()
-
-
-# Recordings of CUDA graphs that fail.
 
 
 def end_rng_capture() -> None:

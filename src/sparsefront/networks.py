@@ -63,9 +63,6 @@ def same_shapes(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
     return one.keys() == other.keys() and all(one[name].shape == other[name].shape for name in one)
 
 
-# Checks for finite tensors.
-
-
 class NonFinite(NamedTuple):
     """A tensor with NaN or infinity: its name, and their counts as text."""
 
@@ -116,9 +113,6 @@ def architecture_text(net: nn.Module) -> str:
     return "\n".join(
         (repr(net), *(f"{name} {tensor.dtype} {list(tensor.shape)} {tensor.device}" for name, tensor in tensors))
     )
-
-
-# Forward hooks.
 
 
 def has_forward_hooks(module: nn.Module) -> bool:
@@ -235,8 +229,6 @@ def in_eval_mode(net: nn.Module) -> Iterator[None]:
         net.eval()
         yield
 
-
-# The buffer with a layer's mask: the only dependency of training code on masks.
 
 BUFFER = "_sparsefront_mask"
 

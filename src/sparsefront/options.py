@@ -177,8 +177,6 @@ def option(argument: str, given: object, kind: type[Option], **settings: object)
     return made
 
 
-# The program's commands, for messages.
-
 IN_REPOSITORY = {
     "run": "python run.py",
     "compare": "python compare.py",

@@ -10,9 +10,8 @@ from sparsefront.artifacts.content_digest import IN_CACHE, remembering
 from sparsefront.artifacts.store import ArtifactStore, remove_leftovers
 from sparsefront.cache.inventory import remember_results
 from sparsefront.config.experiment import Experiment
-from sparsefront.config.optimized_values import require_found
 from sparsefront.config.sweeps import note_work
-from sparsefront.config.validate import validate
+from sparsefront.config.validate import require_found, validate
 from sparsefront.processes import freeze_imports, gc_disabled
 from sparsefront.progress import bars_on_terminals
 from sparsefront.provenance import code_commit

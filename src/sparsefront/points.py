@@ -22,7 +22,6 @@ from sparsefront.processes import TERMINATED
 from sparsefront.progress import counted
 from sparsefront.records import without_machine, write_record
 from sparsefront.results.packed import RECORD, SUFFIX
-from sparsefront.results.record import Cost
 from sparsefront.results.run_folder import FAILURE_FILE, read_overrides, record_failure
 from sparsefront.results.store import read_results
 from sparsefront.settings_class import parameters_of, require_known, settings_class
@@ -164,12 +163,14 @@ def read_pack(pack: Path) -> tuple[dict[frozenset[str], Path], float | None]:
     files = sorted(pack.glob(f"*{SUFFIX}"))
     places = {identity(overrides): file for file in files if (overrides := read_overrides(file)) is not None}
     results = read_results(files).results if files else []
-    seconds = [sum(value or 0.0 for value in _own_seconds(result.cost)) for result in results]
+    seconds = [
+        sum(
+            value or 0.0
+            for value in (result.cost.prune_seconds, result.cost.recover_seconds, result.cost.measure_seconds)
+        )
+        for result in results
+    ]
     return places, min(filter(None, seconds), default=None)
-
-
-def _own_seconds(cost: Cost) -> tuple[float | None, ...]:
-    return cost.prune_seconds, cost.recover_seconds, cost.measure_seconds
 
 
 def _work(

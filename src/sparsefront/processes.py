@@ -1,5 +1,6 @@
 """Worker processes that end with their parent, and code without garbage collection."""
 
+import atexit
 import gc
 import multiprocessing
 import os
@@ -51,6 +52,7 @@ def freeze_imports() -> None:
     calls do nothing, since networks of earlier runs may be garbage by then.
     """
     gc.freeze()
+    atexit.register(gc.unfreeze)  # or the last collection misses them, and libraries print what they take for leaks
 
 
 @contextmanager

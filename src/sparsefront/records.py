@@ -71,14 +71,9 @@ def read_record(file: Path) -> Result:
         raise Edited("record", "was edited after it was stored: what it states does not have its record_sha256")
     files = {result.speed.samples_file: identity.samples_sha256, result.quality.outcomes_file: identity.outcomes_sha256}
     for name, stored in files.items():
-        if name is not None and (path := _beside(file, name)).exists() and _digest(path) != stored:
+        if name is not None and (path := (file.parent / Path(name).name)).exists() and _digest(path) != stored:
             raise Edited(path.name, "was edited after it was stored: its sha256 is not the one of the record")
     return result
-
-
-def _beside(file: Path, name: str) -> Path:
-    """The file next to the record, regardless of any folder in the name."""
-    return file.parent / Path(name).name
 
 
 def _digest(path: Path) -> str | None:

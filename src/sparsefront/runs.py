@@ -33,7 +33,6 @@ from sparsefront.patterns.base import Pattern, modules_of
 from sparsefront.pruning.mask_spec import MaskSpec
 from sparsefront.pruning.masks import Masks, masks_left
 from sparsefront.pruning.structure import structure_of
-from sparsefront.results.candidates import speedup_interval, too_few_repeats
 from sparsefront.results.field_types import differences, part_at
 from sparsefront.results.record import Result
 from sparsefront.results.run_folder import (
@@ -45,6 +44,7 @@ from sparsefront.results.run_folder import (
     needs_resolver,
     read_overrides,
 )
+from sparsefront.results.tables import run_lines
 
 # Compose the configuration that a stored run recorded, as untrusted data.
 #
@@ -56,14 +56,7 @@ from sparsefront.results.run_folder import (
 # keys of the run itself, not of what it measured
 LEFT_OUT = ("cache_dir", "results_dir", "logger", "stages", "reuse", "optimize", "report", "hydra")
 # keys of options that read files; a result has only the last part of these paths, since it names no machine
-PATHS = (
-    "model.path",
-    "dataset.path",
-    "dataset.train_file",
-    "dataset.dev_file",
-    "allocation.table",
-    "recovery.teacher",
-)
+PATHS = ("model.path", "dataset.path", "dataset.train_file", "dataset.dev_file", "allocation.table", "recovery.teacher")
 
 
 def composable_overrides(folder: Path, given: Sequence[str], *, need_paths: bool = True) -> list[str]:
@@ -192,9 +185,6 @@ def _yaml_in(folder: Path, name: Path) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-# Compose and run a configuration in this process, without the command line.
-
-
 def run_overrides(overrides: Sequence[str], config_dir: Path) -> Path:
     """Run one configuration as `python run.py OVERRIDES` does, without its log file.
 
@@ -274,44 +264,23 @@ class FinishedRun:
     trust: tuple[str, ...] | None = ()
 
     def __str__(self) -> str:
-        """Accuracy, latency, speedup and sparsity, one per line, and the folder."""
-        rows = self._table()
-        left, middle = (max(len(row[column]) for row in rows) for column in (0, 1))
-        lines = [f"{name:<{left}}  {value:>{middle}}  {note}".rstrip() for name, value, note in rows]
+        """What it measured, one value per line as at the end of the run, and the folder."""
+        rows = self._rows()
+        width = max(len(name) for name, _ in rows)
+        lines = [f"{name:<{width}}  {value}" for name, value in rows]
         return printable("\n".join([*lines, str(self.folder)]), lines=True)
 
     def _repr_html_(self) -> str:
         """`str` as HTML, for a notebook."""
-        rows = (tuple(map(html.escape, map(printable, row))) for row in self._table())
-        cells = "".join(f"<tr><th>{name}</th><td>{value}</td><td>{note}</td></tr>" for name, value, note in rows)
+        rows = (tuple(html.escape(printable(cell)) for cell in row) for row in self._rows())
+        cells = "".join(f"<tr><th>{name}</th><td>{value}</td></tr>" for name, value in rows)
         return f"<table>{cells}</table><code>{html.escape(printable(self.folder))}</code>"
 
-    def _table(self) -> list[tuple[str, str, str]]:
-        """Rows of the measurements: name, value and note."""
+    def _rows(self) -> list[tuple[str, str]]:
+        """Name and value of the measurements."""
         if self.record is None:
-            return [("result", "none", "stages ended before the report")]
-        quality, speed, sparsity = self.record.quality, self.record.speed, self.record.sparsity
-        rows = []
-        for network in ("dense", "masked", "sparse"):
-            value, error = (getattr(quality, f"{network}{end}") for end in ("", "_standard_error"))
-            if value is not None:
-                note = "" if error is None else f"± {error:.4f}"
-                rows.append((f"{quality.metric_name}, {network}", f"{value:.4f}", note))
-        for network in ("dense", "sparse"):
-            milliseconds = getattr(speed, f"latency_{network}_ms")
-            if milliseconds is not None:
-                where = filter(None, (speed.latency_device, getattr(speed, f"execution_mode_{network}")))
-                rows.append((f"latency, {network}", f"{milliseconds:.3f} ms", ", ".join(where)))
-        if speed.speedup is not None:
-            interval = speedup_interval(self.record)
-            few = too_few_repeats(self.record)
-            note = f"n={few}: no interval" if few else ""
-            if interval is not None:
-                note = "95 % interval {:.2f} to {:.2f}".format(*interval)
-            rows.append(("speedup", f"{speed.speedup:.2f}", note))
-        if sparsity.sparsity_achieved is not None:
-            rows.append(("sparsity", f"{sparsity.sparsity_achieved:.4f}", f"of {sparsity.sparsity_target:g}"))
-        return rows or [("result", "none", "nothing was measured")]
+            return [("result", "none: stages ended before the report")]
+        return [(name, value) for section in run_lines(self.record, brief=True) for name, value, _ in section]
 
     @cached_property
     def network(self) -> nn.Module:

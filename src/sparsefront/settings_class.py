@@ -120,13 +120,11 @@ def rejection(error: ValidationError, values: Mapping[str, Any], hints: Mapping[
     if isinstance(cause, ValueError):
         return InvalidSetting(key, first["input"], str(cause))
     of_key = [re.sub(r"^\w+ should", "must", other["msg"]) for other in errors if other["loc"][0] == place]
+    of_key = [message.replace("valid array", "valid list") for message in of_key]
     message = " or ".join(dict.fromkeys(of_key)).replace(" or must be", " or")  # one for each type of a union
     notes = (note.description for note in get_args(hints[key])[1:] if isinstance(note, FieldInfo))
     description = next(filter(None, notes), None)
     return InvalidSetting(key, values[key], message if description is None else f"{message} ({description})")
-
-
-# Validation of plain values, such as from a configuration file.
 
 
 def validate_values(values: Mapping[str, Any], hints: Mapping[str, Any]) -> dict[str, Any]:
@@ -162,16 +160,6 @@ def validate_arguments(kind: type, values: Mapping[str, Any], *, taker: str | No
         where = f": set {taker}.{key}" if taker else ""
         raise InvalidSetting(key, None, f"is required by {kind.__name__}{where}")
     return validate_values(values, accepted)
-
-
-def validate_against(declared: Mapping[str, Any], values: Mapping[str, Any], *, taker: str) -> dict[str, Any]:
-    """`validate_arguments` for known names and types only; missing arguments are not detected.
-
-    Args:
-        declared: name -> type hint, `Any` if unknown.
-    """
-    require_known(declared, values, taker)
-    return validate_values(values, declared)
 
 
 def require_known(accepted: Iterable[str], values: Mapping[str, Any], taker: str) -> None:

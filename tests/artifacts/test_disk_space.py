@@ -50,12 +50,9 @@ def no_space(*names: object) -> OSError:
     return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), *names)
 
 
-def test_unknown_full_disk_names_all(free):
-    said = str(full_disk(no_space(), SETTINGS))
-    assert said.startswith(
-        "disk: one was full, and nothing says which; free now: 1 GB at /disk1/cache (cache_dir), 2 GB"
-    )
-    assert "3 GB at /disk3/tmp (TMPDIR): free some where it was" in said
+def test_unknown_full_disk_is_the_fullest(free):
+    text = str(full_disk(no_space(), SETTINGS))
+    assert text.startswith(f"{CACHE}: the disk is full (1 GB free now)") and "with cache_dir;" in text
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small disk")

@@ -13,10 +13,9 @@ import sparsefront as sf
 from sparsefront.data.base import DataInfo
 from sparsefront.inference.fusion.block_pass import make_dense_graph, rewrite_dense
 from sparsefront.inference.fusion.fused import FusedBlock
-from sparsefront.inference.fusion.fused_product import FusedProduct
+from sparsefront.inference.fusion.fused_product import FusedCorrectnessCheck, FusedProduct
 from sparsefront.inference.fusion.placement import Quantizes, QuantizesOutput
 from sparsefront.inference.fusion.prepared_block import ProductSpec
-from sparsefront.inference.fusion.products import FusedCorrectnessCheck
 from sparsefront.inference.fusion.sites import ProductWeight
 from sparsefront.inference.precision import HEAD_IN_16_BITS, Precision, activation_amax, explain_refusal
 from sparsefront.inference.swap import load_sparse, save_choices

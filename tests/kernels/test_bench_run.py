@@ -1,24 +1,12 @@
 """A benchmark run from plan to file, on a CPU: the reference stands in for GPU kernels, and a counter for the clock."""
 
-import json
-from dataclasses import dataclass
-from types import SimpleNamespace
-
 import pytest
-import torch
 from bench_stand_ins import CPU, ODD, SMALL, Launch, measure, no_gpu, peer_providers, plan, widths_tunable  # noqa: F401  (fixtures)
-from sparsefront_kernels.bench import ours, run
+from sparsefront_kernels.bench import run
 from sparsefront_kernels.bench.peers import Peer
 from sparsefront_kernels.bench.rows import Results, read_rows
 from sparsefront_kernels.bench.run import Run
-from sparsefront_kernels.problem import LAYOUTS, Problem
-from sparsefront_kernels.tuning import TunedLaunches, store
-
-
-@dataclass(frozen=True)
-class Described:
-    shape: str
-    amount: float = 1.0
+from sparsefront_kernels.problem import LAYOUTS
 
 
 def test_every_layout_is_measured():
@@ -91,46 +79,6 @@ def test_wrong_launch_is_an_error(tunable):
     assert f"ERROR: {error}" in said
     assert tunable.now == Launch(2), "a right one is remembered"
     assert {row.kernel for row in measuring.rows if row.family == "gathered"} == {"fake_even"}
-
-
-@pytest.mark.parametrize(
-    "failure", [RuntimeError("CUDA error 1"), KeyboardInterrupt()], ids=["no launch runs", "stopped by the user"]
-)
-def test_nothing_right_remembers_nothing(failure, nothing_tuned, monkeypatch):
-    """Nor written, where another shape was tuned before; what was measured for the problem earlier counts again."""
-    tunable = TunedLaunches(
-        "widths",
-        1,
-        Launch,
-        describe=lambda packed, problem: Described(f"m={problem.m} amount="),
-        worth_timing=lambda described, num_sms: [Launch(2), Launch(3)],
-        untuned=lambda described, num_sms: Launch(1),
-    )
-    one = SimpleNamespace(tunable=tunable, packed=None, provider=SimpleNamespace(layout="row_major", kernel="widths"))
-    times = iter([7.0, 5.0])
-
-    def measure(provider, samples):
-        if (time := next(times, None)) is None:
-            raise failure
-        return SimpleNamespace(latency=SimpleNamespace(median_us=time), relative_error=0.0)
-
-    def setting(m):
-        return SimpleNamespace(problem=lambda layout: problem(m), shape=SimpleNamespace(name=f"m{m}"))
-
-    def problem(m):
-        return Problem(m, 4, 4, torch.float16, CPU)
-
-    monkeypatch.setattr(ours, "measure", measure)
-    ours.tune(setting(1), [one], print)
-    assert tunable.launch(None, problem(1)) == Launch(3)
-    tunable.remember(None, problem(3), Launch(5), 1.0)
-    for m, before in ((2, Launch(1)), (3, Launch(5))):
-        with pytest.raises((ours.WrongLaunch, KeyboardInterrupt)):
-            ours.tune(setting(m), [one], print)
-        assert tunable.launch(None, problem(m)) == before
-    tunable.save(CPU)
-    entries = json.loads(store.user_file("").read_text())["kernels"]["widths"]["entries"]
-    assert entries.keys() == {"m=1 amount=1", "m=3 amount=1"}
 
 
 def test_a_wrong_product_has_no_time(tunable):

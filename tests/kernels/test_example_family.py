@@ -8,7 +8,7 @@ import pytest
 import sparsefront_kernels
 import torch
 from example_family import ENTRIES, FORMAT
-from sparsefront_kernels import FORMATS, Problem, SparseLinear, find, pack, registry
+from sparsefront_kernels import Problem
 
 REFERENCE, KERNEL = ENTRIES
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
@@ -23,14 +23,6 @@ def drawn(request):
     for diagonal in diagonals:
         mask[torch.arange(n), (torch.arange(n) + diagonal) % k] = True
     return torch.randn(n, k).masked_fill(~mask, torch.nan), mask
-
-
-@pytest.fixture
-def registered(monkeypatch):
-    """As if the family were a folder of the package."""
-    monkeypatch.setitem(FORMATS, FORMAT.family, FORMAT)
-    for entry in ENTRIES:
-        monkeypatch.setitem(registry._ENTRIES, entry.name, entry)
 
 
 def test_the_page_shows_the_file():
@@ -84,16 +76,3 @@ def test_its_op_is_sound_and_compiles(drawn):
     torch._dynamo.reset()
     compiled = torch.compile(lambda x: KERNEL.run(x, packed, bias) * 2, fullgraph=True, backend="aot_eager")
     torch.testing.assert_close(compiled(x), KERNEL.run(x, packed, bias) * 2)
-
-
-def test_registered_family_by_name(drawn, registered):
-    stored = pack(*drawn, family="diagonal")
-    n, k = stored.shape
-    assert [entry.name for entry in find(stored, Problem(3, k, n, torch.float32, "cpu")).usable] == [
-        "diagonal_reference",
-        "diagonal_torch",
-    ]
-    linear = torch.nn.Linear(k, n)
-    layer = SparseLinear.from_masked(linear, drawn[1], family="diagonal", kernel="diagonal_torch")
-    x = torch.randn(2, 3, k)
-    torch.testing.assert_close(layer(x), torch.nn.functional.linear(x, linear.weight * drawn[1], linear.bias))

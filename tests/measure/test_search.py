@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from sparsefront.measure import execution_mode, fastest, search_time
-from sparsefront.measure.execution_mode import EXECUTION_MODES, FastestMode
+from sparsefront.measure.execution_mode import EXECUTION_MODES
 from sparsefront.measure.search_time import SearchTime, searching
 from sparsefront.measure.settings import VARIANTS
 
@@ -90,25 +90,6 @@ def test_slower_fused_graph_is_timed_beside(net, inputs):
     found = find(net, inputs, fuse=lambda given, inputs: as_another(given, 0.02))
     assert "fused_graph" not in found.name
     assert found.fused.name == "eager+fused_graph" and found.medians_ms[found.fused.name] > 20
-
-
-def test_fused_graph_has_no_older_time(monkeypatch):
-    """It is kept as a fourth candidate, timed when the GPU was cool; the final timing is of all of them."""
-    cool_ms = {"a": 1.00, "b": 1.01, "c": 1.02, "fused_graph": 1.10}
-    settings = {"execution_modes": ["eager"], "variants": [], "dtype": torch.float32}
-    made = fastest.ExecutionSearch(nn.Identity(), {}, device=CPU, **settings)
-    for variant, median_ms in cool_ms.items():
-        found = FastestMode("eager", nn.Identity(), lambda: None, {"eager": median_ms})
-        monkeypatch.setattr(fastest, "fastest_execution_mode", lambda *given, found=found, **more: found)
-        made.run(fastest._Form(nn.Identity(), (variant,)), ["eager"])
-
-    def warm(functions, **settings):
-        return {name: [1.25 * cool_ms[name.removeprefix("eager+")]] for name in functions}
-
-    monkeypatch.setattr(fastest, "time_interleaved", warm)
-    result = made.result()
-    assert result.name == "eager+a" and result.fused.name == "eager+fused_graph"
-    assert result.medians_ms == {f"eager+{variant}": pytest.approx(1.25 * ms) for variant, ms in cool_ms.items()}
 
 
 def test_a_wrong_variant_is_rejected(net, inputs):

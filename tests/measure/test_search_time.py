@@ -9,7 +9,7 @@ from sparsefront_kernels import cuda_library
 from torch import nn
 
 import sparsefront as sf
-from sparsefront.measure import end_to_end, fastest, search_cache, search_time
+from sparsefront.measure import end_to_end, fastest, search_time
 from sparsefront.measure.search_time import SearchTime, part, searching, spending, time_work, too_late
 
 X = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
@@ -46,20 +46,6 @@ def test_nothing_begins_too_late(clock):
     assert [*search.left_out] == ["dense/second", "variant"]
     assert search.summary().startswith("65.0 s; 2 things left out, seconds=60: dense/second (not tried: about 25 s")
     assert SearchTime(math.inf).limit() == "without a limit"
-
-
-def test_shortest_one_predicts_the_next(clock):
-    """The first of a kind may be slow once per process or machine."""
-    with searching(SearchTime(60.0)):
-        with time_work("layer"):
-            clock(20.0)
-            with time_work("block"):
-                clock(25.0)
-        assert too_late("second", "layer").startswith("not tried: about 20 s are needed, 15 s")
-        for seconds, late in ((4.0, False), (8.0, True)):
-            with time_work("layer"):
-                clock(seconds)
-            assert (too_late("next", "layer") is not None) == late
 
 
 def test_builds_are_no_search(clock, monkeypatch, tmp_path):
@@ -177,19 +163,19 @@ def test_skipped_ones_are_tried_later(searches, monkeypatch, late):
 def test_searches_of_another_environment(monkeypatch, tmp_path, changed):
     here = {"gpu": "NVIDIA H200", "driver": "580.1", "torch": "2.11", "code": "a"}
     monkeypatch.setenv("SPARSEFRONT_KERNELS_CACHE", str(tmp_path))
-    monkeypatch.setattr(search_cache, "DRIVER", tmp_path / "version")
+    monkeypatch.setattr(search_time, "DRIVER", tmp_path / "version")
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: here["gpu"])
-    monkeypatch.setattr(search_cache, "versions", lambda *names: {"torch": here["torch"]})
-    monkeypatch.setattr(search_cache, "code_digest", lambda *roots, **options: here["code"])
+    monkeypatch.setattr(search_time, "versions", lambda *names: {"torch": here["torch"]})
+    monkeypatch.setattr(search_time, "code_digest", lambda *roots, **options: here["code"])
 
     def in_new_process():
-        search_cache._environment_digest.cache_clear()
-        search_cache.DRIVER.write_text(here["driver"])
-        return search_cache.SearchCache("modes", ("sparsefront.measure.fastest",))
+        search_time._environment_digest.cache_clear()
+        search_time.DRIVER.write_text(here["driver"])
+        return search_time.SearchCache("modes", ("sparsefront.measure.fastest",))
 
     device, found = torch.device("cuda"), {"versions": ["eager"], "not_timed": {}, "seconds": None}
     in_new_process().keep("key", found, device)
     assert in_new_process().get("key", device) == found
     here[changed] += "0"
     assert in_new_process().get("key", device) is None
-    search_cache._environment_digest.cache_clear()
+    search_time._environment_digest.cache_clear()

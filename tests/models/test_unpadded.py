@@ -128,7 +128,7 @@ def test_recorded_and_compiled_networks_agree(family):
         fastest = fastest_execution_mode(one, inputs, execution_modes=modes, device=device, dtype=torch.float16)
         assert not fastest.not_timed
         assert output_error(fastest.call().start_logits[real], right) < 2e-2
-    comparison = sf.benchmark(net, sparse, inputs, settings=sf.Measure(samples=5, repeats=1), seconds=20)
+    comparison = sf.benchmark(net, sparse, inputs, settings=sf.Measure(samples=5, repeats=1, execution_modes=modes[:2]))
     assert not any("relative error" in why for why in comparison.timed.not_timed.values())
 
 

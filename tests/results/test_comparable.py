@@ -11,8 +11,7 @@ import pytest
 from rich.console import Console
 
 from sparsefront.results.candidates import baseline_quality, points_lost, splits_apart
-from sparsefront.results.comparable import LATENCY, split_comparable
-from sparsefront.results.differences import differences
+from sparsefront.results.comparable import LATENCY, differences, split_comparable
 from sparsefront.results.page.comparison import write_comparison
 from sparsefront.results.plots import write_pareto_png
 from sparsefront.results.store import rank, rank_of_line
@@ -109,14 +108,6 @@ def test_held_out_part_picks_the_front(make_result):
     (group,) = split_comparable([make_result(**full), make_result(seed=4, **full)])
     assert group.front() == [], "nothing may be picked where nothing was held out"
     assert len(split_comparable([lucky, make_result(**full)])) == 2, "one was trained on more"
-
-
-def test_seen_held_out_part_leaves_choices(make_result):
-    picked = make_result(**RECORDED, val_sparse=0.95, val_dense=0.94)
-    seen = make_result(**RECORDED, val_sparse=0.99, val_dense=0.94, val_seen=True)
-    groups = {group.offers_no_choice: group for group in split_comparable([picked, seen])}
-    assert groups[False].results == (picked,) and groups[False].front() != []
-    assert groups[True].front() == [] and any("(val_seen): none of them" in note for note in groups[True].notes)
 
 
 def test_uncommitted_code_is_told(make_result):

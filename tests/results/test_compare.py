@@ -100,7 +100,8 @@ def test_results_of_a_changed_plan(tmp_path, make_result, compare):
         (("rows=few",), "rows=few: a number of lines above 0, or all"),
         (("rows=0",), "rows=0: a number of lines above 0, or all"),
         (("source=cloud",), "source=cloud: disk or wandb"),
-        (("source=wandb",), "needs project=NAME"),
+        (("source=wandb",), "source=wandb needs project=NAME"),
+        (("panels=wandb",), "panels=wandb needs project=NAME"),
     ],
 )
 def test_impossible_input_is_one_message(tmp_path, arguments, message, compare):

@@ -10,7 +10,7 @@ from sparsefront.errors import InvalidSetting
 from sparsefront.pipeline import run_experiment
 from sparsefront.tasks.base import Task
 from sparsefront.tasks.classification import ImageClassification
-from sparsefront.training.divergence import Diverged
+from sparsefront.training.lightning_parts import Diverged
 
 SMALL = ["debug=tiny", "trainer=cpu", "measure.device=cpu", "model.dim=64", "model.depth=1"]
 TRAIN = [*SMALL, "stages=[dense,prune,recover]", "trainer.limit_batches=6"]

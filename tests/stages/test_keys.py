@@ -135,7 +135,7 @@ EDITS = {
     "the cost of a launch": (KERNELS / "gathered/simt.py", *ADDED, FROM_SWAP),
     "the rates of a GPU": (KERNELS / "performance_model/shipped/nvidia_h200.json", '"', ' "', FROM_SWAP),
     "the pattern": (SPARSEFRONT / "patterns/tile_wise.py", *ADDED, FROM_PRUNE),
-    "what the pattern imports": (SPARSEFRONT / "patterns/tile_steps.py", *ADDED, FROM_PRUNE),
+    "what the pattern imports": (SPARSEFRONT / "patterns/blocks.py", *ADDED, FROM_PRUNE),
     "the order of a weight's columns": (SPARSEFRONT / "masks/weight_view.py", *ADDED, FROM_PRUNE),
     "the recovery": (SPARSEFRONT / "recovery/finetune.py", *ADDED, FROM_RECOVER),
     "the model": (SPARSEFRONT / "models/vit_small.py", *ADDED, ALL),

@@ -10,7 +10,7 @@ from pytorch_lightning.plugins.precision import MixedPrecision
 from torch import Tensor, nn
 
 from sparsefront.tasks.classification import ImageClassification
-from sparsefront.training.divergence import Diverged, StopAtDivergence
+from sparsefront.training.lightning_parts import Diverged, StopAtDivergence
 from sparsefront.training.recipe import Recipe
 
 BATCHES = 12

@@ -14,9 +14,8 @@ from sparsefront.data.split_data import NoRows, SplitData
 from sparsefront.data.text import EncodedText, TextPart
 from sparsefront.pruning.masked_weights import MaskedWeights
 from sparsefront.tasks.classification import SequenceClassification
-from sparsefront.training.divergence import EVERY
 from sparsefront.training.fit import fit
-from sparsefront.training.lightning_parts import EpochBar
+from sparsefront.training.lightning_parts import EVERY, EpochBar
 from sparsefront.training.recipe import Optimization, Recipe
 from sparsefront.training.trainer import TrainerSettings
 

@@ -269,9 +269,6 @@ def training_unsupported_reason(dtype: torch.dtype, device: torch.device) -> str
     return triton_unsupported_reason(None, Problem(m=1, k=1, n=1, dtype=dtype, device=device))  # type: ignore[arg-type]
 
 
-# Y and dX: products with W and its transpose, both packed at once.
-
-
 def _packed(values: Tensor, dtype: torch.dtype, kept: KeptBlocks) -> tuple[Tensor, Tensor]:
     """Pack the values of W and of Wᵀ for the products, each of the size of `values`."""
     if _runs_on_sm90(dtype, values.device, kept.block):
@@ -325,9 +322,6 @@ def _runs_on_sm90(dtype: torch.dtype, device: torch.device, block: tuple[int, in
     return all(
         library_unsupported_reason(problem, library) is None for library in (sm90.LIBRARY, sm90_training.LIBRARY)
     )
-
-
-# dW of kept blocks.
 
 
 def weight_gradient_reference(dy: Tensor, x: Tensor, stored: BlockedFormat) -> Tensor:

@@ -322,9 +322,6 @@ def _thin(kept: np.ndarray, time: np.ndarray, *, width: int, bins: int) -> np.nd
     return kept[stays]
 
 
-# The assignment with the least total error within a latency.
-
-
 def solve(table: ChoiceTable, budget_us: float, *, bins: int) -> Assignment | None:
     """The best assignment within a budget; None if even the fastest exceeds it. See `choose_along`.
 

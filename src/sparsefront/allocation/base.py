@@ -132,9 +132,6 @@ class PerLayerAllocation(Allocation):
         """
 
 
-# Allocations that measure the network.
-
-
 @dataclass(frozen=True)
 class Measured:
     """Microseconds of the pruned network with its kernels and of the dense one, timed in turn."""

@@ -32,7 +32,7 @@ BOOKKEEPING = (
     "sparsefront.gpu",
     "sparsefront.stages.keys",
     "sparsefront.progress",
-    "sparsefront.pruning.storage_check",
+    "sparsefront.pruning.preconditions",
     "sparsefront.results.record",
     "sparsefront.results.run_folder",
 )
@@ -99,9 +99,6 @@ def import_closure(roots: Iterable[str], without: tuple[str, ...] = BOOKKEEPING)
     return dict(sorted(files.items()))
 
 
-# Modules, found without importing them.
-
-
 @cache
 def find_module(name: str) -> tuple[Path | None, tuple[str, ...]]:
     """The file of a module as it is or would be loaded, None if it has none; and the folders of a package's submodules.
@@ -145,9 +142,6 @@ def _exports(package: str) -> dict[str, str] | None:
     """Name -> its origin, in a package that only re-exports; None for any other module."""
     file, folders = find_module(package)
     return source_of(file).exports if file is not None and folders else {} if folders else None
-
-
-# Python code, read from its syntax tree.
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,6 @@ from sparsefront.artifacts.durable import whole_file
 
 log = logging.getLogger(__name__)
 
-# Cache keys: a digest of everything that the content depends on.
-
 DIGITS = 16
 
 

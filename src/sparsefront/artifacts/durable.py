@@ -56,7 +56,7 @@ def naming_full_disk(file: Path) -> Iterator[None]:
 
 
 def full_disk(error: BaseException, folders: Mapping[Path, str]) -> Obstacle | None:
-    """The error message for a full disk; None if the error has another cause.
+    """The error message for a full disk, if no file is named the fullest of these; None if the error has another cause.
 
     Args:
         folders: absolute folders that may have been written to -> the setting of each.
@@ -68,20 +68,14 @@ def full_disk(error: BaseException, folders: Mapping[Path, str]) -> Obstacle | N
     if not errors:
         return None
     file = next(filter(None, map(_find_file, errors)), None)
-    if file is not None:
+    if file is None:
+        folder = min(folders, key=free_bytes)
+    else:
         folder = _existing(file if file.is_dir() else file.parent)
-        inside = [known for known in folders if known in (file, *file.parents)]
-        return _full(folder, folders[max(inside, key=lambda known: len(known.parts))] if inside else "")
-    by_size = {free_bytes(folder): folder for folder in reversed(folders)}  # one folder of each disk
-    if min(by_size) <= NEARLY_FULL_BYTES:
-        return _full(by_size[min(by_size)], folders[by_size[min(by_size)]])
-    listed = ", ".join(f"{in_units(size)} at {by_size[size]} ({folders[by_size[size]]})" for size in reversed(by_size))
-    remedy = "free some where it was, or name a folder on another disk with the setting in brackets"
-    return Obstacle("disk", None, f"one was full, and nothing says which; free now: {listed}: {remedy}")
-
-
-def _full(folder: Path, setting: str) -> Obstacle:
-    moved = f", or name a folder on another disk with {setting}" if setting else ""
+    inside = [known for known in folders if known in (folder, *folder.parents)]
+    moved = ""
+    if inside:
+        moved = f", or name a folder on another disk with {folders[max(inside, key=lambda known: len(known.parts))]}"
     free = in_units(free_bytes(folder))
     message = f"the disk is full ({free} free now): free some{moved}; the same command then goes on"
     return Obstacle(str(folder), None, message)
@@ -118,8 +112,6 @@ def in_units(size: int) -> str:
             return f"{size / factor:.3g} {unit}"
     return f"{size / 1e3:.3g} kB"
 
-
-# Files and folders that are whole or not there.
 
 LEFT_OVER_S = 86_400  # age of what no process writes any more
 PARTIAL = ".partial-"  # in names of what is being written, before a text that no other process uses
@@ -257,9 +249,6 @@ def link_or_copy(source: Path | str, target: Path | str) -> None:
         os.link(source, target)
     except OSError:
         shutil.copyfile(source, target)
-
-
-# Directory walks while other processes work there.
 
 
 def below(folder: Path, pattern: str) -> Iterator[Path]:

@@ -203,8 +203,6 @@ def remove_unused(folder: Path) -> bool:
     return True
 
 
-# Cleanup after killed processes: partial, half-removed or held folders.
-
 log = logging.getLogger(__name__)
 
 

@@ -16,8 +16,6 @@ from sparsefront.errors import Obstacle, printable
 from sparsefront.results.run_folder import LINK
 from sparsefront.results.store import RESULT_FILE, STORE_FILE, TEXT, parse_lines, whole_lines
 
-# Results that use a cache: runs in all folders of results that ever used it.
-
 MOST_LIST_BYTES = 2**20
 FOLDERS_FILE = "results_folders.txt"  # in the cache folder: one relative path per line
 
@@ -130,8 +128,6 @@ def _csv_records(file: Path) -> Iterator[dict[str, Any]]:
     for line in parse_lines(whole_lines(read_table_text(file)))[1]:
         yield {"identity": line, "choice": line, "sparsity": line}
 
-
-# What is stored.
 
 DATA = "data"  # downloads and tokenized text, not stages
 UNFINISHED = ".unfinished"

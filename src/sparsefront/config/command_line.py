@@ -27,8 +27,7 @@ from omegaconf.errors import OmegaConfBaseException
 from sparsefront.artifacts.durable import explain_denial, full_disk
 from sparsefront.artifacts.lease import LeaseLost
 from sparsefront.config.arguments import GROUPS
-from sparsefront.config.declared import check_declared
-from sparsefront.config.settings import check_root_types, check_types, list_config_folders, options_of
+from sparsefront.config.settings import list_config_folders, options_of
 from sparsefront.config.sweeps import (
     NOT_COMPOSED,
     PROGRESS_FILE,
@@ -41,14 +40,7 @@ from sparsefront.config.sweeps import (
     point_check,
     point_of_sweep,
 )
-from sparsefront.errors import (
-    InvalidSetting,
-    Obstacle,
-    PassingObstacle,
-    Terminated,
-    first_line,
-    printable,
-)
+from sparsefront.errors import InvalidSetting, Obstacle, PassingObstacle, Terminated, first_line, printable
 from sparsefront.interrupts import interruptible
 from sparsefront.options import missing_package
 from sparsefront.processes import end_with_parent
@@ -56,18 +48,6 @@ from sparsefront.progress import ignore_output_errors
 from sparsefront.results.run_folder import discard_if_empty, make_writable, mark_in_use, record_failure
 
 # External failures (a full disk, a missing package, too little memory), reported in one line.
-
-# environment variable of a library's cache -> its default location; "": in TMPDIR
-CACHES = {
-    "SPARSEFRONT_GPU_LOCKS": "",
-    "SPARSEFRONT_KERNELS_CACHE": "~/.cache/sparsefront_kernels",
-    "TORCHINDUCTOR_CACHE_DIR": "",
-    "TRITON_CACHE_DIR": "~/.triton/cache",
-    "HF_DATASETS_CACHE": "",
-    "HF_HOME": "~/.cache/huggingface",
-    "TORCH_HOME": "~/.cache/torch",
-    "WANDB_CACHE_DIR": "~/.cache/wandb",
-}
 
 
 @contextmanager
@@ -94,7 +74,9 @@ def _complaint(error: Exception, config: DictConfig, output_dir: Path) -> Invali
         return Obstacle(error.full_key or "configuration", None, first_line(error))
     if isinstance(error, LeaseLost):
         return PassingObstacle("this run", None, f"{error}; the same command shows what that one finished")
-    full = full_disk(error, _list_folders(config, output_dir))
+    folders = {tempfile.gettempdir(): "TMPDIR", config.results_dir: "results_dir", config.cache_dir: "cache_dir"}
+    folders |= {output_dir: "results_dir"}
+    full = full_disk(error, {Path(folder).absolute(): setting for folder, setting in folders.items()})
     if full is not None:
         return PassingObstacle(full.key, full.value, full.allowed)
     if isinstance(error, ModuleNotFoundError):
@@ -105,18 +87,6 @@ def _complaint(error: Exception, config: DictConfig, output_dir: Path) -> Invali
         remedy = "lower recipe.batch_size (trainer.accumulate_grad_batches makes up for it) or measure.batch_size"
         return Obstacle("memory of the GPU", None, f"{str(error).partition('. ')[0]}: {remedy}")
     return _of_a_loader(error)
-
-
-def _list_folders(config: DictConfig, output_dir: Path) -> dict[Path, str]:
-    """Every folder that a run may write to (W&B's are inside its own) -> the setting or variable that changes it."""
-    folders = [(config.cache_dir, "cache_dir"), (output_dir, "results_dir"), (config.results_dir, "results_dir")]
-    folders.append((tempfile.gettempdir(), "TMPDIR"))
-    caches = {name: os.path.expanduser(os.environ.get(name) or default) for name, default in CACHES.items()}
-    folders += [(folder, name) for name, folder in caches.items() if os.path.isdir(folder)]
-    settings: dict[Path, str] = {}
-    for folder, setting in folders:
-        settings.setdefault(Path(folder).absolute(), setting)
-    return settings
 
 
 def _of_a_loader(error: Exception) -> InvalidSetting | None:
@@ -279,12 +249,6 @@ def _discard_run(folder: Path, *, log_counts: bool) -> None:
         discard_if_empty(folder, log_counts=log_counts)
 
 
-def check_groups(config: DictConfig) -> None:
-    """Check the types of all group values before torch is imported: see `config.declared`."""
-    runtime = HydraConfig.get().runtime
-    check_declared(config, dict(runtime.choices), list_config_folders(runtime.config_sources))
-
-
 class Sweep(Callback):
     """Hydra callback: rejects an unwritable results folder, records where a sweep writes its points, and ends a run with bad
     input with only its message.
@@ -349,8 +313,7 @@ def _check_values(config: DictConfig) -> None:
     if str(config.hydra.sweeper.get("_target_")).endswith((".BasicSweeper", ".OptunaSweeper")):
         _let_waiting_threads_sleep()
         loader = GlobalHydra.instance().config_loader()
-        for check in POINT_CHECKS:
-            check_values(overrides_of_sweep(config), point_check(config, loader, check), loader)
+        check_values(overrides_of_sweep(config), point_check(config, loader), loader)
 
 
 def compose_point(config: DictConfig, loader: ConfigLoader, overrides: Sequence[str]) -> DictConfig:
@@ -362,17 +325,8 @@ def compose_point(config: DictConfig, loader: ConfigLoader, overrides: Sequence[
     Raises:
         InvalidSetting: a wrong value, or overrides that cannot be composed.
     """
-    for check in POINT_CHECKS:
-        point_check(config, loader, check)(overrides)
+    point_check(config, loader)(overrides)
     return loader.load_sweep_config(config, list(overrides))
-
-
-def _check_declared_point(config: DictConfig, choices: dict[str, str], folders: Sequence[Path]) -> None:
-    check_root_types(config)
-    check_declared(config, choices, folders)
-
-
-POINT_CHECKS = (_check_declared_point, check_types)  # the fast one first
 
 
 def _let_waiting_threads_sleep() -> None:

@@ -76,7 +76,8 @@ def validate_settings(
         line = "its file lacks the line `_target_: package.module.Class`, which names the class of the option"
         raise InvalidSetting(group, chosen, line)
     if node is None or not OmegaConf.is_config(node) or TARGET not in node:
-        raise nothing_chosen(group, node)
+        listed = f"{program_command('run')} --help lists them"
+        raise InvalidSetting(group, node, f"choose an option of the group: {group}=NAME; {listed}")
     try:
         values = OmegaConf.to_container(node, resolve=True)
     except OmegaConfBaseException as error:
@@ -91,12 +92,6 @@ def validate_settings(
     with keys_of(group):
         # A user's class that is not a settings class would accept any type.
         return target, validate_arguments(target, values, taker=group)
-
-
-def nothing_chosen(group: str, node: Any) -> InvalidSetting:
-    """The error for a group without an option."""
-    listed = f"{program_command('run')} --help lists them"
-    return InvalidSetting(group, node, f"choose an option of the group: {group}=NAME; {listed}")
 
 
 # Options of a configuration group: their files, and which of them accept a key that the chosen one does not.

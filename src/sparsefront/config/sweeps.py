@@ -74,23 +74,17 @@ def check_values(overrides: Sequence[str], check: Check, loader: ConfigLoader) -
                 raise rejection
 
 
-def point_check(
-    config: DictConfig,
-    loader: ConfigLoader,
-    by: Callable[[DictConfig, dict[str, str], Sequence[Path]], None] = check_types,
-) -> Check:
-    """Create the check of a sweep's points.
+def point_check(config: DictConfig, loader: ConfigLoader) -> Check:
+    """Create the check of a sweep's points, by type and range.
 
     Args:
         config: of the multirun, including Hydra's part.
-        by: checks a composed point, given the names of its options and the config folders.
     """
-
     folders = list_config_folders(config.hydra.runtime.get("config_sources") or ())
 
     def check(overrides: Sequence[str]) -> None:
         composed = loader.load_sweep_config(config, list(overrides))
-        by(composed, dict(composed.hydra.runtime.choices), folders)
+        check_types(composed, dict(composed.hydra.runtime.choices), folders)
 
     return check
 

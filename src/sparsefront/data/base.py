@@ -52,8 +52,6 @@ class DataInfo:
             raise InvalidSetting("class_names", list(self.class_names), allowed)
 
 
-# The held-out part of train.
-
 SPLIT_SEED = 0
 """Fixed, not the run's seed: runs with different seeds are compared on the same held-out rows."""
 BY_ROWS = "rows"
@@ -121,11 +119,7 @@ def link(keys: Iterable[Iterable[Hashable]]) -> np.ndarray:
 
 
 def hold_out(
-    strata: Sequence[int] | np.ndarray,
-    fraction: float,
-    *,
-    groups: np.ndarray | None = None,
-    path: str | None = None,
+    strata: Sequence[int] | np.ndarray, fraction: float, *, groups: np.ndarray | None = None, path: str | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Divide rows in two by whole groups, keeping the proportions of the strata as far as the groups allow.
 

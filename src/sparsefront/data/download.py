@@ -149,9 +149,6 @@ def _require_revision(found: "datasets.Dataset", hub_id: str, revision: str, mis
         raise InvalidSetting("revision", revision, why)
 
 
-# Resolve a branch or tag of a data set on the Hugging Face hub to a commit.
-
-
 def hub_commit(hub_id: str, revision: str, *, cache_dir: Path, missing: str) -> str:
     """Resolve a revision to a commit: as recorded in `cache_dir` on first use; else from the hub or, if it does not respond,
     the libraries' cache. The data thus stay the same for the lifetime of `cache_dir`.

@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from sparsefront.data.text import EncodedText
 
 
-# The GLUE tasks: location of sentences and labels, and evaluation.
-
-
 @dataclass(frozen=True)
 class GlueTask:
     """One task in its original TSV layout and on the hub.
@@ -126,8 +123,6 @@ GLUE_TASKS = {
 }
 
 
-# GLUE rows, from the original TSV files or from the hub.
-
 log = logging.getLogger(__name__)
 HUB_ID = "nyu-mll/glue"
 
@@ -227,8 +222,6 @@ def read_hub_rows(file: Path) -> Iterator[GlueRow]:
         for line in lines:
             yield GlueRow(*json.loads(line))
 
-
-# Groups: rows that share a key are held out together.
 
 FEWEST_WORDS = 3  # of an SST-2 phrase that identifies its sentence; "the film" occurs in hundreds
 

@@ -122,9 +122,6 @@ def _same_bytes(files: Files) -> np.ndarray:
     return link((content,) for content in contents)
 
 
-# Shared by ImageNet and other folders.
-
-
 def image_loaders(
     split_files: Callable[[str], Files], *, image_size: int, batch_size: int, seed: int, num_workers: int
 ) -> "SplitData":
@@ -262,8 +259,6 @@ def _crop(size: int, *, training: bool) -> Callable[[Any], "Tensor"]:
         cut = [v2.Resize(round(size * RESIZE_PER_CROP), antialias=True), v2.CenterCrop(size)]
     return v2.Compose([*cut, v2.PILToTensor()])
 
-
-# ImageNet.
 
 IMAGENET_EXPECTED = "a folder with train/<class>/*.JPEG and val/<class>/*.JPEG, the same classes in both"
 

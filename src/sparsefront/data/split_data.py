@@ -129,9 +129,6 @@ def as_fetched(batch: dict[str, Tensor]) -> dict[str, Tensor]:
     return batch
 
 
-# In-memory images, cropped, flipped and normalized batch by batch.
-
-
 @dataclass(frozen=True)
 class Augmentation:
     """Random shifts, flips and mixing of training images.

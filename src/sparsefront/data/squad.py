@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from sparsefront.data.text import EncodedText
 
 
-# Questions from SQuAD v1.1's JSON files or from the hub.
-
 HUB_ID = "rajpurkar/squad"
 log = logging.getLogger(__name__)
 

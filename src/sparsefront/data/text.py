@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 
-# Token ids: rows of different lengths stored end to end, padded in a batch.
-
 MULTIPLE = 8
 """Lengths are rounded up to a multiple of this, for tensor cores."""
 
@@ -136,8 +134,6 @@ class TextPart:
         }
 
 
-# Tokenize sentences and sentence pairs.
-
 CHUNK = 1000
 """Texts per step of the progress bar; enough for the tokenizer, which has a thread for each core."""
 
@@ -207,8 +203,6 @@ def row_starts(lengths: Sequence[int]) -> Tensor:
     return torch.from_numpy(np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]))
 
 
-# Training batches of rows of similar length, to reduce padding.
-
 POOL = 50
 """Batches whose rows are sorted together, as many as in transformers' Trainer."""
 
@@ -243,8 +237,6 @@ class LengthGroupedBatches(Sampler[list[int]]):
         for place in torch.randperm(len(batches), generator=self.generator):
             yield batches[place].tolist()
 
-
-# The data module of text sets: tokenized once and cached.
 
 FORMAT = 1
 """Increment when the meaning of the cached tensors changes."""

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# File names of the splits without language suffix: train.en, test_2016_flickr.de.
-
 FILES = {
     "train": ("train",),
     "val": ("val", "valid", "validation", "dev", "newstest2013", "tst2012"),
@@ -334,9 +332,6 @@ def _lines(file: Path) -> list[str]:
     """Split at line ends only: other Unicode separators occur inside sentences."""
     with utf8_text(file) as lines:
         return [line.strip() for line in lines]
-
-
-# The data sets.
 
 
 @settings_class(kw_only=True)

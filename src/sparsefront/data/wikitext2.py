@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from sparsefront.data.text import EncodedText
     from sparsefront.data.text_windows import WindowData
 
-# Undo WikiText's tokenization, and divide one file into two parts.
-
 _JOINED = re.compile(r" @([-,.])@ ")
 _UNKNOWN = re.compile(r" ?<unk>")
 _BEFORE = re.compile(r" ([,.;:!?)\]%]|'s\b|n't\b|'(?:re|ve|ll|d|m)\b)")

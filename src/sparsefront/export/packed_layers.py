@@ -99,9 +99,6 @@ class Manifest:
             raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
 
 
-# A masked weight in its pattern's format.
-
-
 def store(
     weight: Tensor, mask: Tensor, storage: tuple[str, dict[str, Any]], permutation: Permutation | None = None
 ) -> SparseFormat:

@@ -119,6 +119,22 @@ class Importance(ABC):
             InvalidSetting: names the full key.
         """
 
+    def count_batches(self, *others: object) -> int | None:
+        """Number of calibration batches that this importance and other parts ask for, at least 1; None if it does not say.
+
+        Args:
+            others: parts without a number of batches ask for none.
+        """
+        counts = [
+            count + (getattr(part, "held_out", 0) if name == "batches" else 0)
+            for part in (self, *others)
+            for name in ("batches", "calibration_batches", "batch_norm_batches")
+            if isinstance(count := getattr(part, name, None), int)
+        ]
+        if self.source in ("gradients", "inputs") and not isinstance(getattr(self, "batches", None), int):
+            return None
+        return max(counts, default=1)
+
     def require(self, calibration: Calibration | None) -> Calibration:
         """Return the calibration, which this score requires.
 
@@ -196,10 +212,7 @@ def float_matrices(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def sum_over_gradients(
-    weights: Mapping[str, Tensor],
-    calibration: Calibration,
-    batches: int,
-    term: Callable[[Tensor, Tensor], Tensor],
+    weights: Mapping[str, Tensor], calibration: Calibration, batches: int, term: Callable[[Tensor, Tensor], Tensor]
 ) -> dict[str, Tensor]:
     """Layer name -> sum of `term(weight, gradient)` over the batches of all ranks.
 

@@ -6,13 +6,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from sparsefront.importance.base import (
-    Calibration,
-    Importance,
-    Source,
-    float_matrices,
-    sum_over_gradients,
-)
+from sparsefront.importance.base import Calibration, Importance, Source, float_matrices, sum_over_gradients
 from sparsefront.networks import require_finite
 from sparsefront.settings_class import Batches, settings_class
 

@@ -21,7 +21,7 @@ from sparsefront.inference.network_modules import SparseConv2d
 from sparsefront.inference.precision import Precision
 from sparsefront.measure.correctness import CorrectnessCheck
 from sparsefront.measure.problems import LayerInput
-from sparsefront.measure.search_cache import SearchCache
+from sparsefront.measure.search_time import SearchCache
 from sparsefront.measure.speedup import DENSE_CONV2D, DENSE_LINEAR
 from sparsefront.measure.timers import Check, KernelTime, skip_check, time_layer
 

@@ -157,9 +157,6 @@ def _record(net: nn.Module, tensors: Mapping[str, Tensor], dims: Mapping[str, Ma
     }
 
 
-# Kernels for other numbers of rows than the example's.
-
-
 def choose_by_rows(net: nn.Module, call: Callable[[], Any], factors: tuple[float, float]) -> dict[SparseLayer, str]:
     """Time the kernels of each layer's format and layout at other numbers of rows, in powers of two; the layer's own stays at
     its own rows.
@@ -298,8 +295,6 @@ def to_pt2(
             raise RuntimeError(f"{path}: the program's outputs differ from the network's; nothing is written")
     return record
 
-
-# ONNX: what is dense after all.
 
 ONNX_ERROR_LIMIT = 1e-4  # of onnxruntime against PyTorch, relative
 

@@ -92,9 +92,6 @@ def quantize_linears(
     return reasons
 
 
-# Pruned layers outside of rewritten blocks.
-
-
 def stays_dense(
     layer: nn.Module, export: PackedWeights, name: str, choice: KernelChoice, *, called: bool
 ) -> str | None:

@@ -14,8 +14,8 @@ from sparsefront.gpu import release_gpu
 from sparsefront.inference.autotune import find_candidates
 from sparsefront.inference.choice import KernelChoice
 from sparsefront.inference.fusion.calls import find_chains
+from sparsefront.inference.fusion.fused_product import sparse_candidates
 from sparsefront.inference.fusion.plan import FusionPlan
-from sparsefront.inference.fusion.products import sparse_candidates
 from sparsefront.inference.fusion.sites import ProductWeight
 from sparsefront.inference.precision import Precision
 from sparsefront.measure.problems import LayerInput

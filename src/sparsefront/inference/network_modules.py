@@ -177,12 +177,10 @@ def disable_fast_path(net: nn.Module) -> None:
     The fast path is one operator on dense weights, taken if `activation_relu_or_gelu` is set, which nothing else reads.
     """
     for module in net.modules():
-        if isinstance(module, nn.TransformerEncoderLayer) and _holds_sparse_layer(module):
+        if isinstance(module, nn.TransformerEncoderLayer) and any(
+            isinstance(part, SparseLayer) for part in module.modules()
+        ):
             module.activation_relu_or_gelu = 0
-
-
-def _holds_sparse_layer(module: nn.Module) -> bool:
-    return any(isinstance(part, SparseLayer) for part in module.modules())
 
 
 # On request, networks of transformers record hidden states and attentions of modules of some classes. Rewritten blocks have no

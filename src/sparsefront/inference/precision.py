@@ -165,9 +165,6 @@ def network_dtype(net: nn.Module) -> torch.dtype:
     return next(iter(halves or dtypes), torch.float32)
 
 
-# The ranges of activations, for static scales.
-
-
 @torch.no_grad()
 def activation_amax(net: nn.Module, batches: Iterable[Mapping[str, Any]]) -> dict[str, float]:
     """The largest absolute input value of each Linear, over batches.

@@ -248,8 +248,6 @@ def _shares(
     )
 
 
-# A sparse network on disk: its export, and the choices made on a GPU next to it.
-
 CHOICES = "choices.json"
 
 

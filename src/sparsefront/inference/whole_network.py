@@ -19,7 +19,7 @@ from sparsefront.inference.precision import Precision
 from sparsefront.inference.swap_report import SwapReport
 from sparsefront.measure.end_to_end import NO_LAYER_IS_SPARSE, set_decided_versions, set_left_dense, was_left_dense
 from sparsefront.measure.memory import count_bytes
-from sparsefront.measure.search_cache import SearchCache
+from sparsefront.measure.search_time import SearchCache
 from sparsefront.measure.settings import Measure
 from sparsefront.measure.variants import DoesNotApply, copy_sharing_weights
 from sparsefront.networks import architecture_text, tensors_digest
@@ -64,9 +64,6 @@ def keep_dense(report: SwapReport, masked: nn.Module, why: str) -> SwapReport:
         other_kernels={},
         quantization_error=None,
     )
-
-
-# The dense network, kept until the decision.
 
 
 @dataclass(frozen=True)
@@ -182,9 +179,6 @@ class SwapSnapshot:
 def _copy_state(state: dict[str, Any]) -> dict[str, Any]:
     """Attributes of a module with shallow copies of its dicts and sets, such as those of parameters, modules and hooks."""
     return {name: copy.copy(value) if isinstance(value, dict | set) else value for name, value in state.items()}
-
-
-# Results for later calls with the same network, masks and shapes.
 
 
 @dataclass(frozen=True)

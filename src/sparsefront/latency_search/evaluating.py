@@ -18,8 +18,6 @@ from sparsefront.pruning.make_masks import require_structure
 from sparsefront.pruning.masked_weights import masked
 from sparsefront.tasks.base import Batch, Task
 
-# Masks of a layer under each candidate, from one set of scores.
-
 
 class CandidateMasks:
     """Makes masks on demand and caches the permutations that patterns search.
@@ -85,9 +83,6 @@ def evaluate_pruned(task: Task, masks: Mapping[str, Tensor], batches: Sequence[B
     return sum(losses) / len(losses)
 
 
-# The error that pruning a layer causes on calibration inputs.
-
-
 def output_error(weight: Tensor, mask: Tensor, hessian: Tensor) -> float:
     """||X (W - W * M)^T||^2 / ||X W^T||^2: relative error of a layer's output after pruning, mostly in [0, 1].
 
@@ -145,12 +140,11 @@ def _weight(item: Item, masks: CandidateMasks, loss: Loss, base: float) -> float
     )
     if not tried:
         return None
-    rises = sum(loss(_masks_of(item, option, masks)) - base for option in tried.values())
+    rises = sum(
+        loss({layer: masks.mask(layer, option.pattern, option.sparsity) for layer in item.layers}) - base
+        for option in tried.values()
+    )
     return rises / sum(option.error for option in tried.values())
-
-
-def _masks_of(item: Item, option: Option, masks: CandidateMasks) -> dict[str, Tensor]:
-    return {layer: masks.mask(layer, option.pattern, option.sparsity) for layer in item.layers}
 
 
 def _scale_errors(item: Item, weight: float) -> Item:

@@ -275,12 +275,7 @@ class Search:
         layers = list(masks.scores)
         times = self.stored_times(
             lambda: measure_times(
-                task.net,
-                layers,
-                pattern=pruning.pattern,
-                ceiling=pruning.sparsity,
-                masks=masks,
-                timing=timing,
+                task.net, layers, pattern=pruning.pattern, ceiling=pruning.sparsity, masks=masks, timing=timing
             )
         )
         seen = NetworkCalibration(task, layers, calibration)

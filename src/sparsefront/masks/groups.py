@@ -8,8 +8,6 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-# Boundaries between the groups of a mask, for plots.
-
 
 @dataclass(frozen=True)
 class Boundaries:

@@ -41,7 +41,13 @@ def without_full_masks(net: nn.Module, inputs: Mapping[str, Any], limit: float) 
     left = dict(inputs)
     for name, value in inputs.items():
         optional = name in parameters and parameters[name].default is None
-        if not (optional and name.endswith("mask") and isinstance(value, Tensor) and len(left) > 1 and _is_full(value)):
+        if not (
+            optional
+            and name.endswith("mask")
+            and isinstance(value, Tensor)
+            and len(left) > 1
+            and (value.numel() > 0 and (not value.is_complex()) and bool((value == 1).all()))
+        ):
             continue
         without = {other: argument for other, argument in left.items() if other != name}
         with torch.inference_mode():
@@ -51,10 +57,6 @@ def without_full_masks(net: nn.Module, inputs: Mapping[str, Any], limit: float) 
                 same = False
         left = without if same else left
     return left
-
-
-def _is_full(mask: Tensor) -> bool:
-    return mask.numel() > 0 and not mask.is_complex() and bool((mask == 1).all())
 
 
 @contextmanager
@@ -97,8 +99,6 @@ def _is_tracing_tensors_only(is_tracing: Callable[..., bool]) -> Callable[..., b
 
     return is_tracing_tensor
 
-
-# PyTorch's SDPA backends, one of them forced for a whole network.
 
 BACKENDS = {
     "sdpa_flash": SDPBackend.FLASH_ATTENTION,

@@ -15,8 +15,6 @@ from sparsefront.measure.end_to_end import DenseTiming, EndToEnd, time_alone, ti
 from sparsefront.measure.settings import INT8_WEIGHT_ONLY, Measure, require_cache
 from sparsefront.measure.timers import LatencySummary
 
-# A network of transformers with its KV cache.
-
 CACHE = "past_key_values"
 
 
@@ -151,8 +149,6 @@ def _layer_class() -> Any:
     return WrittenAt
 
 
-# Int8 weights with 16-bit activations: the usual choice at batch size 1.
-
 EXTRA = "torchao"  # the extra of sparsefront that installs it
 
 
@@ -183,9 +179,6 @@ def int8_weight_only(net: nn.Module) -> nn.Module:
     other = copy.deepcopy(net)
     quantize_(other, Int8WeightOnlyConfig(set_inductor_config=False))
     return other
-
-
-# Timing of steps and prompts.
 
 
 @dataclass(frozen=True)

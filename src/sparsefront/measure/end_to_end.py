@@ -16,8 +16,7 @@ from sparsefront.gpu import clock_under_load, exclusive, share_gpu, yield_gpu
 from sparsefront.measure.attention import math_path_report
 from sparsefront.measure.execution_mode import SEPARATOR, NothingRuns, fastest_execution_mode, within_recompile_limit
 from sparsefront.measure.fastest import Execution, ExecutionSearch, rebuild_execution
-from sparsefront.measure.search_cache import SearchCache
-from sparsefront.measure.search_time import NOT_TRIED, SearchTime, current, part, searching
+from sparsefront.measure.search_time import NOT_TRIED, SearchCache, SearchTime, current, part, searching
 from sparsefront.measure.settings import Measure
 from sparsefront.measure.speedup import Speedup, speedup_of
 from sparsefront.measure.timers import LatencySummary, summarize, time_interleaved
@@ -276,7 +275,10 @@ def _find_executions(
     device = _device(inputs)
     executions: dict[str, Execution] = {}
     searches: dict[str, ExecutionSearch] = {}
-    keys = {side: _search_key(net, inputs, settings, fuse) for side, (net, fuse) in networks.items()}
+    keys = {
+        side: "\n".join((architecture_text(net), _conditions(inputs, settings, fuse)))
+        for side, (net, fuse) in networks.items()
+    }
     alike = {key: side for side, key in reversed(keys.items())}  # networks that are built alike run alike
     with share_gpu(device), within_recompile_limit(device):
         for side, (net, fuse) in networks.items():
@@ -418,10 +420,6 @@ def describe_pruned(dense: nn.Module) -> str:
 
 # Results of earlier searches, of other points of a sweep and other processes too: network, inputs and settings -> `_to_store`.
 known_searches = SearchCache("modes", ("sparsefront.measure.fastest", "sparsefront.inference.fusion.block_pass"))
-
-
-def _search_key(net: nn.Module, inputs: dict[str, Tensor], settings: Measure, fuse: Fuse | None) -> str:
-    return "\n".join((architecture_text(net), _conditions(inputs, settings, fuse)))
 
 
 def _conditions(inputs: dict[str, Tensor], settings: Measure, fuse: Fuse | None) -> str:

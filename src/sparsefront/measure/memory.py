@@ -103,9 +103,6 @@ def count_bytes(module: nn.Module) -> int:
     )
 
 
-# Achieved sparsity, counted from masks and parameters.
-
-
 @dataclass(frozen=True)
 class AchievedSparsity:
     """Fractions of zeros in [0, 1].

@@ -211,8 +211,6 @@ def _elements(tensor: Tensor) -> range:
     return range(tensor.storage_offset(), tensor.storage_offset() + last + 1)
 
 
-# The timed batch: real samples, brought to the requested size.
-
 IMAGES = "x"  # [batch, channels, height, width]
 TOKENS = ("input_ids", "attention_mask", "token_type_ids", "source", "source_mask", "target")  # [batch, tokens]
 
@@ -353,8 +351,6 @@ def _to_length(name: str, value: Tensor, length: int | None) -> Tensor:
         return value
     return value[:, torch.arange(length) % value.shape[1]]
 
-
-# Roofline bound of a product on this GPU, from two measured rates.
 
 COPY_BYTES = 1 << 30
 GEMM_SIDE = 8192

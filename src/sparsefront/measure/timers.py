@@ -26,8 +26,6 @@ from sparsefront.measure.search_time import PRODUCTS, spending
 
 ALONE.append(exclusive)  # libraries that search when a layer runs
 
-# The call order of functions that are timed in turn.
-
 
 def balance_orders(names: Sequence[str]) -> list[list[str]]:
     """Orders of rounds, to be cycled, in which each name follows every other one equally often.
@@ -51,9 +49,6 @@ def balance_orders(names: Sequence[str]) -> list[list[str]]:
     if n % 2:
         orders += [order[::-1] for order in orders]
     return [[*order, last] for order in orders]
-
-
-# The one timer: interleaved functions, every sample kept.
 
 
 @dataclass(frozen=True)
@@ -142,8 +137,6 @@ def cuda_ms(function: Callable[[], object], device: torch.device) -> float:
         end.synchronize()
         return start.elapsed_time(end)
 
-
-# Host time of a call: a graph replay hides it, eager execution waits for it.
 
 TRIES = 3  # the minimum counts: a first call may compile, and any may wait for another process
 MOST_MS = 20.0

@@ -404,9 +404,6 @@ def _note(calls: list[_Call], name: str, arguments: tuple[Any, ...], keywords: d
     calls.append(_Call(name, x, x._version))
 
 
-# Convolutions that cut an image into patches, as one product each.
-
-
 class PatchProduct(nn.Module):
     """Image [B, C, H, W] -> [B, D, H/p, W/q]: a convolution with p × q filters and a stride of (p, q), as one matrix product.
 

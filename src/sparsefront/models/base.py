@@ -15,9 +15,6 @@ if TYPE_CHECKING:
     from sparsefront.data.base import DataInfo
 
 
-# The repeated blocks of a network.
-
-
 def block_names(net: nn.Module, layers: list[str]) -> list[str]:
     """The network's blocks: the outermost members of a ModuleList or Sequential that contain one of `layers`.
 
@@ -147,9 +144,6 @@ class Model(ABC):
         """
         if is_of_transformers(net):
             save_config(net, directory)
-
-
-# Networks of transformers, for `from_pretrained`.
 
 
 def is_of_transformers(net: nn.Module) -> bool:

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from sparsefront.data.base import DataInfo
 
 
-# A WordPiece vocabulary learnt from texts, for a BERT without pretrained weights.
-
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 LARGEST_ALPHABET = 1000
 

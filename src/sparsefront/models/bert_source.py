@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 
-# Files of a Hugging Face hub repository, from the local cache or downloaded once.
-
 REMEDY = "set model.path to a local folder"
 PROBE_SECONDS = 10
 

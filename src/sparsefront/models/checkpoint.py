@@ -98,10 +98,7 @@ def _state_dict(content: object, entry: str, path: str) -> dict[str, Tensor]:
     return content
 
 
-IMAGENET_CLASSES, IMAGENET_CLASS = (
-    1000,
-    r"n\d{8}",
-)  # class folders such as n01440764, whose order numbers the classes
+IMAGENET_CLASSES, IMAGENET_CLASS = (1000, r"n\d{8}")  # class folders such as n01440764, whose order numbers the classes
 
 
 def warn_of_unnamed_classes(classes: Sequence[str], path: str) -> None:

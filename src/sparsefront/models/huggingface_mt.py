@@ -110,9 +110,6 @@ class HuggingFaceMT(HuggingFaceLM):
         return config
 
 
-# The network with the `TranslationNetwork` interface.
-
-
 @cache
 def _translating(kind: type) -> type:
     """A subclass of a transformers class with this interface, under the same name."""

@@ -141,9 +141,6 @@ def sinusoids(positions: int, width: int) -> Tensor:
     return torch.cat([angles.sin(), angles.cos()], dim=1)
 
 
-# Decoder state between two steps.
-
-
 @dataclass(frozen=True)
 class DecoderState:
     """The state of all blocks.
@@ -190,9 +187,6 @@ class BlockCache:
             None if pair is None else (pair[0][indices], pair[1][indices]) for pair in (self.own, self.of_source)
         )
         return other
-
-
-# The blocks.
 
 
 class Attention(nn.Module):

@@ -143,9 +143,6 @@ def set_lengths(inputs: Mapping[str, Any], lengths: Sequence[int] | Tensor) -> d
     return dict(inputs) | {MASK: (torch.arange(ids.shape[1]) < torch.tensor(numbers)[:, None]).long().to(ids.device)}
 
 
-# The modules.
-
-
 class UnpaddedEncoder(nn.Module):
     """The encoder of a network, without padding between its blocks; see `unpad`."""
 

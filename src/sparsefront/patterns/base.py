@@ -18,8 +18,6 @@ from sparsefront.options import TARGET as CLASS
 from sparsefront.options import class_named, option_classes, target_values
 from sparsefront.settings_class import validate_arguments, without_later
 
-# `granularity`: the size of a group of weights that is kept or pruned together.
-
 BlockSize = (
     PositiveInt
     | Annotated[str, Field(pattern=r"^0*[1-9]\d*(x0*[1-9]\d*)?$", description='outputs x inputs, such as "4x64"')]

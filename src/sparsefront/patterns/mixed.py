@@ -118,12 +118,7 @@ class Mixed(Pattern):
         except InvalidSetting as error:
             allowed = f"{error.key}={error.value}: {error.allowed}"
             raise InvalidSetting("candidates", candidate, allowed) from error
-        except (
-            TypeError,
-            ValueError,
-            ImportError,
-            AttributeError,
-        ) as error:  # from a user's class or settings
+        except (TypeError, ValueError, ImportError, AttributeError) as error:  # from a user's class or settings
             raise InvalidSetting("candidates", candidate, f"cannot be made: {first_line(error)}") from error
         if isinstance(pattern, Pattern) and pattern.tied:
             raise InvalidSetting(

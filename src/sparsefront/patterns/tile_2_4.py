@@ -10,14 +10,8 @@ from torch import Tensor
 
 from sparsefront.masks.groups import Boundaries, Groups, group_score, keep_best_of_last
 from sparsefront.patterns.base import Pattern, Step
-from sparsefront.patterns.blocks import (
-    WINDOW,
-    check_halved_sparsity,
-    halved_unsupported_reason,
-    outer_sparsity,
-)
-from sparsefront.patterns.tile_steps import surviving_outputs
-from sparsefront.patterns.tile_wise import SOURCES, TileWise
+from sparsefront.patterns.blocks import WINDOW, check_halved_sparsity, halved_unsupported_reason, outer_sparsity
+from sparsefront.patterns.tile_wise import SOURCES, TileWise, surviving_outputs
 from sparsefront.settings_class import settings_class
 
 

@@ -13,14 +13,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sparsefront import distributed
-from sparsefront.allocation.base import Allocation
 from sparsefront.errors import InvalidSetting
 from sparsefront.gpu import yield_gpu
 from sparsefront.importance.base import Importance, float_matrices
 from sparsefront.masks.weight_view import as_matrix, pixel_rows
 from sparsefront.models.experts import DOWN, ExpertLinear
 from sparsefront.networks import after_forward, before_forward, first_argument, in_eval_mode, layer_weight
-from sparsefront.patterns.base import Pattern
 from sparsefront.progress import counted
 from sparsefront.pruning.block_by_block import BlockRun, chain_of_blocks, inside, run_blocks
 from sparsefront.pruning.masked_weights import masked, sharing_layers
@@ -78,9 +76,6 @@ def _encoder(net: nn.Module) -> nn.Module | None:
             encoder: nn.Module = get_encoder()
             return encoder
     return None
-
-
-# Layer inputs, recorded while the network runs.
 
 
 def as_rows(module: nn.Module, x: Tensor, real: Tensor | None = None) -> Tensor:
@@ -324,12 +319,7 @@ class NetworkCalibration:
         modules = {name: self._modules[name] for name in layers}
         with in_eval_mode(self._task.net), match_encoder_text(self._task.net, modules) as of_that_text:
             return sum_over_inputs(
-                self._forward,
-                batches,
-                modules,
-                statistic,
-                real_positions=real_positions,
-                of_that_text=of_that_text,
+                self._forward, batches, modules, statistic, real_positions=real_positions, of_that_text=of_that_text
             )
 
     def input_parts(
@@ -458,8 +448,6 @@ def real_positions(batch: Batch) -> Tensor | None:
     return next((batch[name].bool() for name in ("attention_mask", "source_mask") if name in batch), None)
 
 
-# The calibration batches.
-
 Batches = Iterable | Callable[[], Iterable]
 """Batches as in a training loop, or a function that opens a loader of them, as this package's data modules do."""
 
@@ -486,10 +474,8 @@ class Calibration:
         }
 
 
-def open_calibration(
-    net: nn.Module, batches: Batches | None, importance: Importance, allocation: Allocation, pattern: Pattern
-) -> Calibration:
-    """Open the calibration loader. At most as many batches as these three ask for are read from an iterable without a length.
+def open_calibration(net: nn.Module, batches: Batches | None, importance: Importance, most: int | None) -> Calibration:
+    """Open the calibration loader. At most `most` batches are read from an iterable without a length.
 
     Raises:
         InvalidSetting: the importance needs batches and there are none, they have the wrong form, or nothing bounds them.
@@ -500,29 +486,11 @@ def open_calibration(
         by_name = NamedBatch(forward_names(net), list, argument="calibration")
         return Calibration(net, partial(_open_batches, batches, by_name))
     if batches is not None:
-        most = count_batches(importance, allocation, pattern)
         return Calibration(net, NamedBatches(batches, net, argument="calibration", most=most).train_dataloader)
     if importance.source in ("gradients", "inputs"):
         allowed = f"importance={importance.name} comes from {importance.source}: give batches, such as a DataLoader"
         raise InvalidSetting("calibration", None, allowed)
     return Calibration(net, list)
-
-
-def count_batches(importance: Importance, *others: object) -> int | None:
-    """Number of batches that these parts ask for, at least 1; None if the importance does not say.
-
-    Args:
-        others: parts without a number of batches ask for none.
-    """
-    asked = [
-        count + (getattr(part, "held_out", 0) if name == "batches" else 0)
-        for part in (importance, *others)
-        for name in ("batches", "calibration_batches", "batch_norm_batches")
-        if isinstance(count := getattr(part, name, None), int)
-    ]
-    if importance.source in ("gradients", "inputs") and not isinstance(getattr(importance, "batches", None), int):
-        return None
-    return max(asked, default=1)
 
 
 def _open_batches(open_loader: Callable[[], Iterable], by_name: NamedBatch) -> Iterator[Batch]:

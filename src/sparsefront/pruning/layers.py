@@ -26,7 +26,8 @@ from sparsefront.networks import (
     layer_weight,
 )
 from sparsefront.patterns.base import Pattern, label
-from sparsefront.patterns.width import Tie, explain_untied, find_ties, units_to_prune
+from sparsefront.patterns.ties import Tie, find_ties
+from sparsefront.patterns.width import explain_untied, units_to_prune
 
 
 @dataclass(frozen=True)
@@ -229,8 +230,6 @@ def merge_numbered(names: list[str]) -> list[str]:
     """The distinct names with block numbers replaced by N: `blocks.N.attn.q`."""
     return list(dict.fromkeys(re.sub(r"(?<=\.)\d+(?=\.|$)", "N", name) for name in names))
 
-
-# Layer selection.
 
 Layers = str | Sequence[str] | Callable[[str, nn.Module], bool]
 """Layer names or glob patterns, or a predicate of (name, module)."""
@@ -440,8 +439,6 @@ def match_ignored(chosen: Sequence[str], ignore: str | Sequence[str] | Mapping[s
     return ignored
 
 
-# Pruned layers that no kernel supports: `swap` leaves them dense, zeros included.
-
 METHODS: dict[type[nn.Module], tuple[str, ...]] = {nn.Linear: ("forward",), nn.Conv2d: ("forward", "_conv_forward")}
 
 
@@ -498,9 +495,6 @@ def dense_at_swap(net: nn.Module, layers: Sequence[str], inputs: dict[str, Tenso
     uncalled = [name for name in layers if name not in called]
     read = _read_layers(net, uncalled, inputs) if uncalled else set()
     return {name: READ if name in read else UNREACHED for name in uncalled if name not in reasons} | reasons
-
-
-# Everything else with weights stays dense.
 
 
 class DenseWeight(NamedTuple):

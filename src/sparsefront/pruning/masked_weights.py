@@ -206,9 +206,6 @@ def _holds_mask(module: nn.Module) -> bool:
     return fitting and BUFFER in module._non_persistent_buffers_set
 
 
-# Temporary masks.
-
-
 @contextmanager
 def masked(net: nn.Module, masks: Mapping[str, Tensor]) -> Iterator[None]:
     """Context in which pruned weights are zero; the weights are restored on exit.

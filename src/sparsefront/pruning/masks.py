@@ -245,9 +245,6 @@ def require_dict(masks: object) -> None:
         raise InvalidSetting("masks", actual, "is a dict with at least one layer name and its bool mask")
 
 
-# Masks in any training loop.
-
-
 def hold(net: nn.Module, masks: Mapping[str, Tensor]) -> "HeldMasks":
     """Keep pruned weights at exactly zero in your own training loop, from now on until the end of a `with`.
 

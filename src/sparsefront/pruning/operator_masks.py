@@ -82,7 +82,11 @@ class CheckpointWeights:
         """
         with safe_open(self.checkpoint, framework="pt") as stored:
             shapes = {name: stored.get_slice(name).get_shape() for name in sorted(stored.keys())}
-            matrices = {name: (shape[0], _product(shape[1:])) for name, shape in shapes.items() if len(shape) in (2, 4)}
+            matrices = {
+                name: (shape[0], int(torch.Size(shape[1:]).numel()))
+                for name, shape in shapes.items()
+                if len(shape) in (2, 4)
+            }
             fitting = [name for name, size in matrices.items() if size == (n, k) and self.layer in (None, name)]
             if not fitting:
                 held = ", ".join(sorted({f"{k}x{n}" for n, k in matrices.values()}))
@@ -185,10 +189,6 @@ def pattern_masks(
         raise InvalidSetting("layer", layer, "is a layer of a checkpoint, which is not given")
     weights = CheckpointWeights(checkpoint, layer) if checkpoint else UnevenWeights(row_spread, column_spread, seed)
     return PatternMasks(made, weights, Magnitude(norm), compact)
-
-
-def _product(sizes: list[int]) -> int:
-    return int(torch.Size(sizes).numel())
 
 
 def _text(value: Any) -> str:

@@ -45,9 +45,8 @@ from sparsefront.pruning.make_masks import LayoutSearch, PruningSettings, make_m
 from sparsefront.pruning.mask_spec import fix_spec
 from sparsefront.pruning.masked_weights import require_none_dense, require_none_shared, require_one_sparsity
 from sparsefront.pruning.masks import Masks
+from sparsefront.pruning.preconditions import require_effect, require_storable
 from sparsefront.pruning.prune_blocks import prune_blocks, removable_blocks
-from sparsefront.pruning.rounding import require_effect
-from sparsefront.pruning.storage_check import require_storable
 from sparsefront.pruning.structure import record_zeros, require_no_zeros, structure_of
 from sparsefront.schedule.base import Schedule
 from sparsefront.tasks.base import Task
@@ -127,7 +126,8 @@ def prune(
     _require_types(loss, layers, tell, task, search)
     # the result of depth is a plain network of the same classes, but for Conv1D, whose state dict stays the same
     as_linears(net, conv1d_layers(net) if type(pruning.pattern) is Depth else None)
-    open_loader = open_calibration(net, calibration, pruning.importance, pruning.allocation, pruning.pattern)
+    most = pruning.importance.count_batches(pruning.allocation, pruning.pattern)
+    open_loader = open_calibration(net, calibration, pruning.importance, most)
     inputs = None if example_inputs is None else name_inputs_on(net, example_inputs)
     if inputs is None and layers is None and calibration is not None:
         inputs = open_loader.first_inputs()

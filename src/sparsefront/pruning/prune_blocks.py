@@ -21,8 +21,6 @@ from sparsefront.pruning.masks import Masks
 from sparsefront.pruning.structure import Removal, record_removal, structure_of
 from sparsefront.tasks.base import Batch, Task
 
-# Identical blocks: any of them can be removed, and the rest still fits together.
-
 
 def alike_blocks(net: nn.Module, layers: Collection[str]) -> list[str]:
     """Find two or more blocks: members of a ModuleList or Sequential with the same class and parameter shapes.
@@ -161,9 +159,6 @@ def measure_routing(
     return [float(totals[owner][int(number)]) for owner, _, number in (block.rpartition(".") for block in blocks)]
 
 
-# Block influence.
-
-
 @torch.no_grad()
 def block_influence(
     task: Task, blocks: list[str], layers: list[str], open_loader: Callable[[], Iterable[Batch]], batches: int
@@ -209,9 +204,6 @@ def block_influence(
             task.call(task.net, task.net_inputs(batch))
     totals = calibration.total(sums)
     return [1 - float(totals[block][0] / totals[block][1]) for block in blocks]
-
-
-# Remove blocks.
 
 
 def prune_blocks(

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from sparsefront.errors import InvalidSetting, first_line
 from sparsefront.models.base import is_of_transformers
 from sparsefront.networks import layer_weight, remove_blocks
-from sparsefront.patterns.width import Tie, features_of, find_ties
+from sparsefront.patterns.ties import Tie, features_of, find_ties
 
 log = logging.getLogger(__name__)
 FEATURES_OF_CONFIG = ("intermediate_size", "hidden_dim", "ffn_dim")
@@ -36,7 +36,7 @@ class Removal:
     Args:
         blocks: as in `networks.remove_blocks`.
         units: layer that reads units -> those that are left, ascending; layers with all of theirs are absent.
-        layers: among which ties are found (`patterns.width.find_ties`).
+        layers: among which ties are found (`patterns.ties.find_ties`).
     """
 
     blocks: Mapping[str, str | None] = field(default_factory=dict)
@@ -120,9 +120,6 @@ def _is_removal(content: Any) -> bool:
     )
 
 
-# Units that were zeroed and are still in the network.
-
-
 def record_zeros(net: nn.Module, masks: Mapping[str, Tensor]) -> None:
     """Remember how many weights of each layer were pruned with whole units."""
     net.__dict__[ZEROED] = {name: int((~mask).sum()) for name, mask in masks.items()}
@@ -143,9 +140,6 @@ def require_no_zeros(net: nn.Module, layers: Iterable[str]) -> None:
                 f"still has the units that were pruned of {name}: call sf.narrow(net, masks) before the next sf.prune"
             )
             raise InvalidSetting("net", type(net).__name__, allowed)
-
-
-# Removal of units.
 
 
 @torch.no_grad()

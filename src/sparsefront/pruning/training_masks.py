@@ -17,8 +17,6 @@ from sparsefront.pruning.masks import HeldMasks, hold, require_dict
 from sparsefront.schedule.base import Schedule
 from sparsefront.tasks.plain_task import require_network
 
-# Scores from the gradients of the training.
-
 
 class AccumulateScores(pl.Callback):
     """Calls the importance's `accumulate` for every layer at every optimizer step, with the weight before the step.

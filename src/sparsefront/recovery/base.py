@@ -4,11 +4,14 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from types import ModuleType
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
@@ -273,3 +276,48 @@ def _average_over_ranks(norms: list[_BatchNorm], read: int) -> None:
         return
     for statistic in chain.from_iterable(map(_statistics, norms)):
         statistic.copy_(distributed.all_reduce_sum(statistic * read) / total)
+
+
+# `recovery.backend`: which kernels train a pruned network. The sparse backend is imported only on use, so that results of dense
+# training do not depend on kernels.
+
+Backend = Literal["dense", "sparse", "auto"]
+"""Training with dense products under masks, with kernels that skip pruned weights, or with the faster of both."""
+DenseBackend = Annotated[
+    Literal["dense"],
+    Field(description="its update needs gradients of pruned weights, which the sparse backend does not compute"),
+]
+"""The backend of recoveries that also train pruned weights."""
+SPARSE_BACKEND = "sparsefront.recovery.sparse_backend"
+
+
+def check_backend(backend: Backend, setup: RecoverySetup, *, quantize: bool) -> None:
+    """Check that the sparse backend, if selected, can train this setup.
+
+    Raises:
+        InvalidSetting: key `recovery.backend`, with the reason.
+    """
+    if backend == "sparse" and (reason := backend_unsupported_reason(setup, quantize=quantize)) is not None:
+        raise InvalidSetting("recovery.backend", backend, f"{reason}; use dense")
+
+
+def backend_unsupported_reason(setup: RecoverySetup, *, quantize: bool) -> str | None:
+    """Why the sparse backend cannot train this setup; None if it can."""
+    pattern, schedule, importance = setup.pruning.pattern, setup.pruning.schedule, setup.pruning.importance
+    if not any(part.trains_sparse for part in (pattern.parts if pattern.mixed else (pattern,))):
+        trained = ", ".join(options_where("sparsefront.patterns", lambda other: other.trains_sparse))
+        return f"has kernels with a backward pass for pattern={trained}, not for {pattern.name}"
+    if schedule.in_training and setup.trainer.world_size > 1:
+        return f"lets masks change on one device, as those of schedule={schedule.name} do, not on several"
+    if schedule.in_training and setup.recipe.ema is not None:
+        return f"averages no weights (recipe.ema) whose masks change, as those of schedule={schedule.name} do"
+    if importance.accumulates:
+        return f"has no gradients of pruned weights, which importance={importance.name} adds up"
+    if quantize:
+        return "multiplies in 16 or 32 bits, not as recovery.quantize=true rounds"
+    return None
+
+
+def sparse_backend() -> ModuleType:
+    """Import the sparse backend by name: a static import would make results depend on kernels."""
+    return import_module(SPARSE_BACKEND)

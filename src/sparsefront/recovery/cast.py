@@ -10,8 +10,7 @@ from torch.optim import Optimizer
 
 from sparsefront.errors import InvalidSetting
 from sparsefront.pruning.mask_spec import MaskSpec
-from sparsefront.recovery.backend import DenseBackend
-from sparsefront.recovery.base import RecoverySetup, Round, RoundRecord
+from sparsefront.recovery.base import DenseBackend, RecoverySetup, Round, RoundRecord
 from sparsefront.recovery.training import TrainingPlan, TrainingRecovery, fit_round, recovery_plan
 from sparsefront.recovery.window_masks import WindowMasks, check_window_masks, scale_weights
 from sparsefront.settings_class import LearningRate, Share, settings_class

@@ -8,10 +8,9 @@ from torch import nn
 
 from sparsefront.errors import InvalidSetting
 from sparsefront.pruning.mask_spec import MaskSpec
-from sparsefront.recovery.backend import Backend
-from sparsefront.recovery.base import RecoverySetup
-from sparsefront.recovery.dense_after import DenseAfter
+from sparsefront.recovery.base import Backend, RecoverySetup
 from sparsefront.recovery.taught import TaughtRecovery
+from sparsefront.recovery.training import DenseAfter
 from sparsefront.settings_class import LearningRate, OneOrMore, Share, settings_class
 
 if TYPE_CHECKING:

@@ -16,8 +16,6 @@ from sparsefront.pruning.calibration import in_encoder, real_positions
 from sparsefront.tasks.base import TEACHER_LOGITS, Batch, Task, mean_counted, with_square_mask
 from sparsefront.training.graphs import HiddenStates
 
-# The teacher callback, independent of the loss that compares the two networks.
-
 StatePairs = list[tuple[Tensor, Tensor]]
 """(Student, teacher) hidden states, module by module."""
 

@@ -4,9 +4,8 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field, PositiveInt
 
-from sparsefront.recovery.backend import Backend
-from sparsefront.recovery.dense_after import DenseAfter
-from sparsefront.recovery.training import TrainingPlan, TrainingRecovery, recovery_plan
+from sparsefront.recovery.base import Backend
+from sparsefront.recovery.training import DenseAfter, TrainingPlan, TrainingRecovery, recovery_plan
 from sparsefront.settings_class import LearningRate, settings_class
 from sparsefront.training.recipe import Recipe
 

@@ -2,9 +2,8 @@
 
 from typing import ClassVar
 
-from sparsefront.recovery.backend import Backend
-from sparsefront.recovery.dense_after import DenseAfter
-from sparsefront.recovery.training import Epochs, TrainingPlan, TrainingRecovery, rewound_plan
+from sparsefront.recovery.base import Backend
+from sparsefront.recovery.training import DenseAfter, Epochs, TrainingPlan, TrainingRecovery, rewound_plan
 from sparsefront.settings_class import settings_class
 from sparsefront.training.recipe import Recipe
 

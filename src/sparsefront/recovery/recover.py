@@ -21,13 +21,11 @@ from sparsefront.networks import in_eval_mode, keep_modes, unwrap
 from sparsefront.options import option, program_command
 from sparsefront.patterns.base import Pattern
 from sparsefront.patterns.element_wise import ElementWise
-from sparsefront.pruning.calibration import count_batches
 from sparsefront.pruning.layers import require_no_groups, weighted_layers
 from sparsefront.pruning.make_masks import PruningSettings
 from sparsefront.pruning.masked_weights import require_none_dense
 from sparsefront.pruning.masks import Masks, masks_left, require_masks_of
-from sparsefront.recovery.backend import Backend, sparse_backend
-from sparsefront.recovery.base import Recovery, RecoverySetup, StateDict
+from sparsefront.recovery.base import Backend, Recovery, RecoverySetup, StateDict, sparse_backend
 from sparsefront.recovery.rounds import RunContext, Source, run_rounds
 from sparsefront.schedule.one_shot import OneShot
 from sparsefront.tasks.lightning_modules import LightningBatches, LightningPlainTask, LightningTask
@@ -311,7 +309,7 @@ def _require_logits(net: nn.Module, loss: Loss | None, data: pl.LightningDataMod
 
 def _most_batches(recovery: Recovery, setup: RecoverySetup) -> int | None:
     """The most batches of an epoch that anything reads; None = all, or unknown."""
-    asked = count_batches(setup.pruning.importance, recovery)
+    asked = setup.pruning.importance.count_batches(recovery)
     if recovery.training is not None:
         limit = setup.trainer.limit_batches
         return None if limit is None or asked is None else max(limit, asked)

@@ -105,7 +105,7 @@ class FinishedRounds:
 
     def training_of(self, index: int) -> Path | None:
         """Folder for the training state of a round (from 0)."""
-        return self.folder and _training(self.folder, index)
+        return self.folder and (self.folder / f"round_{index:03d}")
 
     def begin(self, identity: Identity) -> None:
         """Check, before anything is restored, that the folder's contents belong to this recovery.
@@ -175,7 +175,7 @@ class FinishedRounds:
             return
         if working_time() - self._last_write < self.least_seconds:
             return
-        done = _after(self.folder, len(records))
+        done = self.folder / f"after_{len(records):03d}_rounds"
         require_all()
         new = done.with_suffix(f".new-{process_tag()}")
         new.mkdir(parents=True)
@@ -192,14 +192,6 @@ class FinishedRounds:
             if old != done:
                 shutil.rmtree(old, ignore_errors=True)
         self._last_write = working_time()
-
-
-def _after(folder: Path, rounds: int) -> Path:
-    return folder / f"after_{rounds:03d}_rounds"
-
-
-def _training(folder: Path, index: int) -> Path:
-    return folder / f"round_{index:03d}"
 
 
 def _damage(folder: Path, net: nn.Module) -> str | None:

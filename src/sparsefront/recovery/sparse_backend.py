@@ -29,13 +29,13 @@ from sparsefront.patterns.base import Pattern
 from sparsefront.patterns.block_wise import BlockWise
 from sparsefront.progress import counted
 from sparsefront.pruning.masked_weights import MaskedWeights, sharing_layers
-from sparsefront.recovery.backend import KEY, Backend, backend_unsupported_reason
-from sparsefront.recovery.base import LayerMasks, MakeMasks, Round
+from sparsefront.recovery.base import Backend, LayerMasks, MakeMasks, Round, backend_unsupported_reason
 from sparsefront.tasks.base import with_square_mask
 from sparsefront.training.recipe import Optimization
 from sparsefront.training.resume import random_state, set_random_state
 
 log = logging.getLogger(__name__)
+KEY = "recovery.backend"
 
 Trainable = TrainableBlockedLinear | TrainableTilesLinear
 
@@ -182,9 +182,6 @@ def _restore(net: nn.Module, name: str, linear: nn.Linear) -> None:
     net.set_submodule(name, linear.to(layer.weight.device))
 
 
-# Masks that change during sparse training.
-
-
 class TrainedMasks(MaskedWeights):
     """The masks of all pruned layers, some of which are trained sparse.
 
@@ -277,8 +274,6 @@ class TrainedMasks(MaskedWeights):
             for handle in handles:
                 handle.remove()
 
-
-# Backend selection: as configured, or by measured step time.
 
 WARM_UP, STEPS = 3, 5
 

@@ -208,16 +208,15 @@ def _measure_loss(task: Task, masks: LayerMasks, batches: Sequence[Batch]) -> fl
     matrices = {layer: as_matrix(mask) for layer, mask in masks.items()}
     with masked(task.net, matrices), in_eval_mode(task.net):
         for norm in norms:  # batch statistics; running ones do not change
-            norm.momentum, norm.training = 0.0, _rows(batches[0]) > 1
+            norm.momentum, norm.training = (
+                0.0,
+                len(next(value for value in batches[0].values() if isinstance(value, Tensor))) > 1,
+            )
         losses = [float(task.loss(task.call(task.net, task.net_inputs(batch)), batch)) for batch in batches]
         for norm, momentum in zip(norms, momenta, strict=True):
             norm.momentum = momentum
     totals = distributed.all_gather(math.fsum(losses) / len(losses))
     return math.fsum(totals) / len(totals)
-
-
-def _rows(batch: Batch) -> int:
-    return len(next(value for value in batch.values() if isinstance(value, Tensor)))
 
 
 # Minimum gain relative to a row's output norm, so that rounding cannot exchange two weights back and forth.
@@ -322,7 +321,9 @@ class _Pairs:
             )
         size = weight.abs() * self.gram.diagonal().sqrt()
         bounds = [
-            alone + other.amin(dim=1, keepdim=True) - 2 * self.coherence * size * _largest(size, other)
+            alone
+            + other.amin(dim=1, keepdim=True)
+            - 2 * self.coherence * size * size.masked_fill(other.isinf(), 0.0).amax(dim=1, keepdim=True)
             for alone, other in ((prune, restore), (restore, prune))
         ]
         most = [max(1, int(alone.isfinite().sum(dim=1).amax())) for alone in (prune, restore)]
@@ -332,7 +333,10 @@ class _Pairs:
         unsure = torch.arange(rows, device=weight.device)
         for level in (*CANDIDATES, columns):
             counts = [min(level, limit) for limit in most]
-            outs, backs = (_lowest(bound[unsure], count) for bound, count in zip(bounds, counts, strict=True))
+            outs, backs = (
+                bound[unsure].topk(count, dim=1, largest=False).indices.sort(dim=1).values
+                for bound, count in zip(bounds, counts, strict=True)
+            )
 
             def among(part: Tensor, rows: Tensor = unsure, outs: Tensor = outs, backs: Tensor = backs) -> Exchange:
                 of = rows[part]
@@ -372,16 +376,6 @@ def _in_parts(found, rows: int, pairs: int) -> Exchange:
     parts = torch.arange(rows).split(max(1, PAIRS // pairs))
     change, out, back = zip(*(found(part) for part in parts), strict=True)
     return torch.cat(change), torch.cat(out), torch.cat(back)
-
-
-def _largest(size: Tensor, change: Tensor) -> Tensor:
-    """The largest |w| sqrt(G) of the weights that may change, [rows, 1]."""
-    return size.masked_fill(change.isinf(), 0.0).amax(dim=1, keepdim=True)
-
-
-def _lowest(bound: Tensor, count: int) -> Tensor:
-    """The columns with the lowest bounds, [rows, count], ascending."""
-    return bound.topk(count, dim=1, largest=False).indices.sort(dim=1).values
 
 
 def _next(bound: Tensor, count: int) -> Tensor:

@@ -7,8 +7,7 @@ from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import nn
 
 from sparsefront.pruning.mask_spec import MaskSpec
-from sparsefront.recovery.backend import Backend
-from sparsefront.recovery.base import RecoverySetup
+from sparsefront.recovery.base import Backend, RecoverySetup
 from sparsefront.recovery.taught import TaughtRecovery
 from sparsefront.settings_class import LearningRate, OneOrMore, settings_class
 

@@ -5,8 +5,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field, NonNegativeFloat, PositiveInt
 
-from sparsefront.recovery.backend import DenseBackend
-from sparsefront.recovery.base import RecoverySetup, Round, RoundRecord
+from sparsefront.recovery.base import DenseBackend, RecoverySetup, Round, RoundRecord
 from sparsefront.recovery.training import TrainingPlan, TrainingRecovery, fit_round, recovery_plan
 from sparsefront.recovery.window_masks import WindowMasks, check_window_masks
 from sparsefront.settings_class import LearningRate, settings_class

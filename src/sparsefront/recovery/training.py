@@ -12,15 +12,57 @@ from pydantic import Field, PositiveInt
 from sparsefront.errors import InvalidSetting
 from sparsefront.progress import counted
 from sparsefront.pruning.masked_weights import MaskedWeights
-from sparsefront.recovery.backend import SPARSE_BACKEND, Backend, check_backend, sparse_backend
-from sparsefront.recovery.base import MakeMasks, Recovery, RecoverySetup, Round, RoundRecord
-from sparsefront.recovery.dense_after import check_dense_after, first_dense_step
+from sparsefront.recovery.base import (
+    SPARSE_BACKEND,
+    Backend,
+    MakeMasks,
+    Recovery,
+    RecoverySetup,
+    Round,
+    RoundRecord,
+    check_backend,
+    sparse_backend,
+)
+from sparsefront.schedule.one_shot import OneShot
 from sparsefront.training.recipe import Optimization, Recipe
 
 if TYPE_CHECKING:
     import pytorch_lightning as pl
 
     from sparsefront.training.fit import Trained
+
+DenseAfter = Annotated[float | None, Field(gt=0, lt=1, description="null: the masks stay")]
+"""Fraction of the optimizer steps after which the masks are lifted."""
+
+
+def check_dense_after(value: float, setup: RecoverySetup, backend: Backend) -> None:
+    """Check that the masks can be lifted.
+
+    Raises:
+        InvalidSetting: key `recovery.dense_after`, with the reason.
+    """
+    pattern, schedule = setup.pruning.pattern, setup.pruning.schedule
+    if not isinstance(schedule, OneShot):
+        allowed = f"lifts masks that do not change before, those of schedule={OneShot.name}, not of {schedule.name}"
+    elif pattern.takes_blocks:
+        allowed = f"lifts masks, and pattern={pattern.name} takes whole blocks out of the network: leave it null"
+    elif backend != "dense":
+        allowed = f"trains the whole network on under recovery.backend=dense, not {backend}"
+    else:
+        return
+    raise InvalidSetting("recovery.dense_after", value, allowed)
+
+
+def first_dense_step(dense_after: float, steps: int) -> int:
+    """The optimizer step, from 0, before which the masks are lifted; at least one step comes before it and one after.
+
+    Raises:
+        InvalidSetting: there is only one step.
+    """
+    if steps < 2:
+        allowed = f"needs two optimizer steps or more, and the recovery takes {steps}"
+        raise InvalidSetting("recovery.dense_after", dense_after, allowed)
+    return min(max(1, round(dense_after * steps)), steps - 1)
 
 
 log = logging.getLogger(__name__)
@@ -192,8 +234,6 @@ def fit_round(round: Round, plan: TrainingPlan, callbacks: "tuple[pl.Callback, .
         first_step=round.first_step,
     )
 
-
-# Rewinding.
 
 Epochs = Annotated[PositiveInt, Field(description="all: the whole dense run")] | Literal["all"] | None
 """K, how far to rewind; None = as far as the recipe's recovery_epochs, the only default of records before this one."""

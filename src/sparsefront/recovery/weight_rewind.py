@@ -6,8 +6,7 @@ from typing import ClassVar
 from sparsefront.errors import InvalidSetting
 from sparsefront.models.checkpoint import misfit_of
 from sparsefront.networks import load_state
-from sparsefront.recovery.backend import Backend
-from sparsefront.recovery.base import RecoverySetup, Round
+from sparsefront.recovery.base import Backend, RecoverySetup, Round
 from sparsefront.recovery.training import Epochs, TrainingPlan, TrainingRecovery, first_epoch, rewound_plan
 from sparsefront.settings_class import settings_class
 from sparsefront.training.recipe import Recipe

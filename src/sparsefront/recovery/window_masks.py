@@ -18,8 +18,6 @@ from sparsefront.patterns.base import Pattern
 from sparsefront.pruning.mask_spec import MaskSpec
 from sparsefront.recovery.base import RecoverySetup
 
-# Scales of row parts, trained with the weight and multiplied into it at the end.
-
 
 class RowScales(nn.Module):
     """Multiplies each of `groups` contiguous parts of every row by a learned scale, initially 1.

@@ -13,8 +13,6 @@ from sparsefront.results.field_types import holds_entries
 from sparsefront.results.record import Result, result_fields
 from sparsefront.results.run_folder import override_text
 
-# Columns and formatting of values.
-
 
 def percent(fraction: float | None) -> str:
     """Format a fraction in percent: 0.9722 -> "97.22 %"."""

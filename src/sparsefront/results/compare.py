@@ -20,7 +20,14 @@ from sparsefront.results.columns import sort_results
 from sparsefront.results.comparable import AXES, ComparableResults, split_comparable
 from sparsefront.results.compare_arguments import Request
 from sparsefront.results.field_types import holds_entries
-from sparsefront.results.loggers import COMPARE_JOB, WandbLogging, read_wandb_results, write_panels
+from sparsefront.results.loggers import (
+    COMPARE_JOB,
+    PANELS,
+    WandbLogging,
+    read_wandb_results,
+    require_account,
+    write_panels,
+)
 from sparsefront.results.page.comparison import write_comparison
 from sparsefront.results.plots import draw_beside
 from sparsefront.results.record import Identity, Result, missing_columns, result_fields
@@ -39,8 +46,6 @@ from sparsefront.results.store import (
 )
 from sparsefront.results.study_blocks import split_off_invalid
 from sparsefront.results.tables import print_group
-
-# A comparison as a W&B run: its points, fronts, all of its results, and the page.
 
 
 def wandb_of(request: Request) -> WandbLogging | None:
@@ -267,6 +272,8 @@ def answer(request: Request) -> None:
 def _compare(request: Request) -> None:
     axis = AXES[request.axis]
     logging = wandb_of(request)
+    if request.panels == "wandb":
+        require_account("panels", request.project, PANELS)
     reading = _read(request)
     for problem in reading.problems:
         print(f"left out: {printable(problem)}", file=sys.stderr)

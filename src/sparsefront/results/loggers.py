@@ -59,6 +59,7 @@ RESULT_KEY = "row"  # the result as JSON, in the summary of the W&B run; fixed b
 RUN_JOB = "run"  # job type of W&B runs with a result
 COMPARE_JOB = "compare"  # job type of W&B runs with a comparison, without a result
 ONLINE_TIMEOUT_S = 30
+PANELS = "wandb_workspaces"  # package that writes workspaces
 MOST_TAG = 64  # maximum length of a tag in W&B
 
 
@@ -279,9 +280,8 @@ def _wandb_run(logger: "Logger") -> Any:
     return logger.experiment if isinstance(logger, WandbLogger) else None
 
 
-# Results read back from W&B.
-
 TIMEOUT_S = 30
+PANELS = "wandb_workspaces"  # package that writes workspaces
 
 
 def read_wandb_results(*, entity: str | None, project: str | None) -> Reading:
@@ -291,7 +291,7 @@ def read_wandb_results(*, entity: str | None, project: str | None) -> Reading:
     Raises:
         InvalidSetting: no project, wandb or API key, or W&B cannot be reached or rejects the request.
     """
-    _require_account("source", project, "wandb")
+    require_account("source", project, "wandb")
     path = f"{entity}/{project}" if entity else project
     import requests
     import wandb
@@ -308,7 +308,8 @@ def read_wandb_results(*, entity: str | None, project: str | None) -> Reading:
     return reading
 
 
-def _require_account(key: str, project: str | None, package: str) -> None:
+def require_account(key: str, project: str | None, package: str) -> None:
+    """Raise InvalidSetting with this key unless a project, the package and an API key of W&B are there."""
     if not project:
         how = f"{key}=wandb needs project=NAME (and entity=NAME where it is not your own)"
         raise InvalidSetting("project", project, how)
@@ -325,9 +326,9 @@ def write_panels(results: Sequence[Result], *, entity: str | None, project: str 
     Args:
         results: with the metrics and devices to show.
     Raises:
-        InvalidSetting: no project, wandb-workspaces or API key, or W&B cannot be reached or rejects the request.
+        InvalidSetting: see `require_account`; or W&B cannot be reached, or rejects the request.
     """
-    _require_account("panels", project, "wandb_workspaces")
+    require_account("panels", project, PANELS)
     import requests
     import wandb
     import wandb_workspaces.reports.v2 as reports

@@ -18,8 +18,6 @@ from sparsefront.patterns.base import Pattern
 from sparsefront.pruning.mask_spec import MaskSpec
 from sparsefront.results.plots import KEPT_COLOR, PRUNED_COLOR
 
-# Which layers get a picture.
-
 MOST_CHOSEN = 6
 
 

@@ -13,13 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from zipfile import ZIP_DEFLATED, ZIP_STORED, ZipFile, ZipInfo
 
-from sparsefront.artifacts.bounded_files import (
-    MOST_YAML_BYTES,
-    NO_ARCHIVE,
-    Unreadable,
-    decode_text,
-    read_bytes_bounded,
-)
+from sparsefront.artifacts.bounded_files import MOST_YAML_BYTES, NO_ARCHIVE, Unreadable, decode_text, read_bytes_bounded
 from sparsefront.errors import InvalidSetting, first_line, printable
 
 SUFFIX = ".record.zip"

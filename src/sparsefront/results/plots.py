@@ -142,8 +142,6 @@ def _draw_errors(
     axes.add_collection(LineCollection(lines, colors=color, linewidths=0.8, alpha=0.6, zorder=2))
 
 
-# Bar chart of the density of every prunable layer: the result of the allocation.
-
 WIDTH_INCHES, BAR_INCHES, FRAME_INCHES = 7.2, 0.17, 1.3
 
 

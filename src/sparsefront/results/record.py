@@ -258,7 +258,8 @@ class Speed(CheckedFields):
     hypotheses, for a translation sentences, with `tokens_per_s_*` in target tokens, one per sentence and step.
     `latency_*_dataset_ms`, `speedup_dataset` and its interval: of a batch of the evaluation set, averaged over all of its
     batches (`measure.lengths=dataset`). `dataset_lengths`: the sizes of those batches, as entries of `curve`, with "batches":
-    their number. `dtype`: of weights and activations, and of dense and masked; `precision`: of the sparse network's products
+    their number; if `variants_autotuned` has "unpadded", by the real tokens of a row on average.
+    `dtype`: of weights and activations, and of dense and masked; `precision`: of the sparse network's products
     with prunable weights: fp8, fp8_static, int8, or the dtype, also if no layer supports the requested one; with
     pattern=dense in low precision, "sparse" is the dense network in it.
     `latency_dense_low_ms`: the dense network in `dense_low_precision`, the fastest requested low one;
@@ -435,9 +436,6 @@ class Cost(CheckedFields):
 
 ENERGY = ("train_dense_joules", "prune_joules", "recover_joules", "no_joules")
 """Fields that the first records of this schema version lack."""
-
-
-# sha256 of a record, to detect edits.
 
 
 def record_digest(content: Mapping[str, Any]) -> str:

@@ -186,8 +186,6 @@ def find_checkpoint(folder: Path) -> Path | None:
     return None
 
 
-# The command of a run.
-
 OVERRIDES_FILE = Path(".hydra") / "overrides.yaml"
 HYDRA_FILE = Path(".hydra") / "hydra.yaml"
 CONFIG_FILE = Path(".hydra") / "config.yaml"
@@ -325,9 +323,6 @@ def _is_plain(line: str) -> bool:
     """Whether a YAML line is a list entry with a plain scalar."""
     plain = line.startswith("- ") and line[2:3].isalpha() and line.isprintable()
     return plain and ": " not in line and " #" not in line
-
-
-# Runs without a result.
 
 
 def list_failures(failures: Sequence[Path], finished: Iterable[Path] = ()) -> list[dict[str, str]]:

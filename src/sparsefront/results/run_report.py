@@ -17,8 +17,6 @@ from sparsefront.results.record import Result
 from sparsefront.results.tables import run_title
 from sparsefront.settings_class import Expression, OneOrMore, settings_class
 
-# Settings of the report stage.
-
 
 @settings_class()
 class Report:

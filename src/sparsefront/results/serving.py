@@ -43,6 +43,16 @@ class Network(BaseModel):
     def joules_per_request(self) -> float | None:
         return None if self.joules_per_call is None else self.joules_per_call / self.samples_of_energy
 
+    def energy_text(self) -> str:
+        """Joules of 1,000 requests, or why they are not known."""
+        joules = self.joules_per_request
+        return f"not known ({self.no_energy})" if joules is None else three_digits(1e3 * joules)
+
+    def rate_text(self) -> str:
+        """The highest rate within the target, or those that were tried."""
+        best = self.requests_per_s_at_p99
+        return f"none of {', '.join(f'{one.rate:g}' for one in self.rates)}" if best is None else f"{best:g}"
+
     def latency_text(self) -> str:
         """`3.10 / 8.20 / 18.5 at 400/s`: p50, p95 and p99 at the highest rate within the target; else why there is none."""
         best = next((one for one in self.rates if one.rate == self.requests_per_s_at_p99), None)
@@ -97,25 +107,20 @@ def serving_lines(results: Iterable[Result], served: Mapping[int, Serving]) -> l
 def _line(result: Result, one: Serving) -> dict[str, str]:
     names = {"dense": "dense", "dense_low": f"dense in {result.speed.dense_low_precision}", "sparse": "pruned"}
     networks = {name: network for side, name in names.items() if (network := getattr(one, side)) is not None}
+    unread = [network.no_energy for network in networks.values()]
     return {
         "pattern": Candidate((result,)).pattern,
         "target": describe_target(result),
         "seed": str(result.identity.seed),
-        "requests/s": _each(networks, lambda network: f"{network.requests_per_s_at_p99 or 0:g}")
-        + f" (p99 ≤ {one.p99_ms:g} ms)",
+        "requests/s": _each(networks, Network.rate_text) + f" (p99 ≤ {one.p99_ms:g} ms)",
         "p50 / p95 / p99, ms": _each(networks, Network.latency_text),
-        "J per 1,000 requests": _each(networks, _energy_text),
+        "J per 1,000 requests": f"not known ({unread[0]})" if all(unread) else _each(networks, Network.energy_text),
         "pays for itself": "–" if one.sparse is None else payback_text(result.cost, one.dense, one.sparse),
     }
 
 
 def _each(networks: dict[str, Network], text: Callable[[Network], str]) -> str:
     return "; ".join(f"{name} {text(network)}" for name, network in networks.items())
-
-
-def _energy_text(network: Network) -> str:
-    joules = network.joules_per_request
-    return f"not known ({network.no_energy})" if joules is None else three_digits(1e3 * joules)
 
 
 def payback_text(cost: Cost, dense: Network, sparse: Network) -> str:

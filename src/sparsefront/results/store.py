@@ -92,9 +92,6 @@ def _unescape(cell: str) -> str:
     return cell[1:] if cell[:1] == "'" and escape_cell(cell) != cell else cell
 
 
-# Which of several results of one run, or of runs with the same seeds, is used.
-
-
 def rank(result: Result) -> tuple[int, str]:
     """Sort key: results with the control, which shows the effect of training alone, rank higher, those with the teacher's
     control highest; then the newer one.
@@ -384,9 +381,6 @@ def _replace(path: Path, text: str, lease: Lease | None = None) -> None:
         file.write(text)
         if lease is not None:
             lease.require()
-
-
-# Rebuild `rows.csv` from the `row.json` of each run; merge stores.
 
 
 @dataclass(frozen=True)

@@ -70,8 +70,6 @@ from sparsefront.results.terminal import (
     table_console,
 )
 
-# Terminal tables of several results.
-
 
 def results_table(
     results: Sequence[Result],
@@ -115,9 +113,6 @@ def results_table(
     return table
 
 
-# Table of the layers of one run.
-
-
 def layer_lines(result: Result) -> list[dict[str, str]]:
     """Per layer, and for everything else with weights: sparsity, kernel, time, speedup over the dense kernel that was timed in
     turn, and why it stayed dense or other kernels are unsupported.
@@ -145,8 +140,6 @@ def layer_lines(result: Result) -> list[dict[str, str]]:
         )
     return lines
 
-
-# Terminal table of one run.
 
 RUN_WIDTH = 100  # most columns
 QUALITIES = {

@@ -43,8 +43,6 @@ def require_choosable(names: Sequence[str], sweeper: str) -> None:
             raise InvalidSetting("optimize", name, allowed)
 
 
-# Objectives: a field of the result and its direction.
-
 DIRECTIONS = ("maximize", "minimize")
 LESS_IS_BETTER = re.compile(r"_(ms|seconds|error)$|_bytes(_|$)")
 
@@ -83,8 +81,6 @@ def _own_direction(name: str, metric: str | None) -> str:
     choices = " or ".join(f"{word}:{name}" for word in DIRECTIONS)
     raise InvalidSetting("optimize", name, f"does not tell which end is better: write {choices}")
 
-
-# The sweeper's own settings.
 
 SWEEPER_KEY = "hydra.sweeper"
 LONGEST_NAME = 100  # bytes; the name becomes part of file names

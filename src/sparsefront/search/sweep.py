@@ -456,7 +456,11 @@ def run_search(
                 study.release(asked)
                 stopped.append(returned)
                 continue
-            study.tell(asked, None if failed else _values(returned, len(objectives)), _folder(returned))
+            study.tell(
+                asked,
+                None if failed else _values(returned, len(objectives)),
+                str(returned.hydra_cfg.hydra.runtime.output_dir),
+            )
             failures += [returned] if failed else []
         if stopped:
             failures = stopped
@@ -549,7 +553,3 @@ def _values(returned: JobReturn, expected: int) -> list[float]:
     if len(values) != expected or None in values:
         raise InvalidSetting("optimize", expected, f"a run gave {values}")
     return values
-
-
-def _folder(returned: JobReturn) -> str:
-    return str(returned.hydra_cfg.hydra.runtime.output_dir)

@@ -57,12 +57,7 @@ def begin(experiment: Experiment, store: ArtifactStore, keys: StageKeys, dense: 
 
 
 def run(
-    experiment: Experiment,
-    store: ArtifactStore,
-    keys: StageKeys,
-    dense: Artifact,
-    recovered: Artifact,
-    loggers: list,
+    experiment: Experiment, store: ArtifactStore, keys: StageKeys, dense: Artifact, recovered: Artifact, loggers: list
 ) -> Artifact | None:
     """Write weights.safetensors and training.json; returns None if the experiment has no control.
 

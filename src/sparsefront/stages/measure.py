@@ -5,6 +5,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,12 @@ from sparsefront.export.checkpoint import Export, read_export
 from sparsefront.gpu import share_gpu
 from sparsefront.inference.benchmark import benchmark
 from sparsefront.inference.fusion.block_pass import make_dense_graph
+from sparsefront.inference.precision import activation_amax
 from sparsefront.inference.swap import save_choices, swap
 from sparsefront.inference.swap_report import SwapReport
+from sparsefront.measure.accuracy import cast_inputs
 from sparsefront.measure.correctness import has_low_precision
-from sparsefront.measure.decode import time_prefill, time_step
+from sparsefront.measure.decode import int8_weight_only, time_prefill, time_step
 from sparsefront.measure.end_to_end import DenseTiming, time_alone
 from sparsefront.measure.execution_mode import SEPARATOR
 from sparsefront.measure.memory import (
@@ -34,6 +37,8 @@ from sparsefront.measure.memory import (
     weight_bytes,
 )
 from sparsefront.measure.problems import measure_rates, roofline_fraction, weight_flops
+from sparsefront.measure.settings import INT8_WEIGHT_ONLY
+from sparsefront.measure.variants import DoesNotApply
 from sparsefront.models.unpadded import UNPADDED
 from sparsefront.networks import layer_weight, tensors_digest
 from sparsefront.progress import EVALUATION, SEARCH, TIMING, counted, reasons_text, record_spans, seconds_of, track_time
@@ -48,7 +53,7 @@ from sparsefront.stages.bench import (
     quality_fields,
     save_all_outcomes,
 )
-from sparsefront.stages.keys import StageKeys
+from sparsefront.stages.keys import StageKeys, reseed, stage_seed
 from sparsefront.stages.latency import (
     SAMPLES_PER_S,
     TOKENS_PER_S,
@@ -62,11 +67,59 @@ from sparsefront.stages.latency import (
     timing_fields,
     with_prefill,
 )
-from sparsefront.stages.low_precision import calibration_of, dense_in, low_networks
-from sparsefront.stages.network import load_net, weights_digest
+from sparsefront.stages.network import load_net, open_data, weights_digest
 from sparsefront.training.resume import WEIGHTS
 
 log = logging.getLogger(__name__)
+
+
+def calibration_of(bench: EvalContext, net: nn.Module) -> dict[str, float] | None:
+    """Layer -> the largest magnitude of its inputs, over the first training batches that stage prune reads; None if the run's
+    precision needs no calibration.
+
+    Args:
+        net: ready, before kernels are swapped in; not modified.
+    """
+    experiment = bench.experiment
+    if not experiment.precision.calibrates:
+        return None
+    seed = experiment.seed
+    data = open_data(experiment, seed=stage_seed(seed, "prune, order"))
+    reseed(stage_seed(seed, "prune"))
+    data.prepare_data()
+    data.setup("fit")
+    batches = (
+        cast_inputs(bench.task.net_inputs(batch), device=bench.device, dtype=bench.dtype)
+        for batch in islice(data.train_dataloader(), experiment.precision.batches)
+    )
+    with share_gpu(bench.device):
+        return activation_amax(net, batches)
+
+
+def dense_in(bench: EvalContext, net: nn.Module, precision: str) -> nn.Module:
+    """A network with the same weights in which every supported product runs dense in a low precision.
+
+    Args:
+        net: ready; not modified. Its weights may be masked.
+        precision: fp8, int8, fp8_static (calibrated by the run) or int8_weight_only.
+    Raises:
+        DoesNotApply: no layer can be quantized.
+    """
+    if precision == INT8_WEIGHT_ONLY:
+        return int8_weight_only(net)
+    calibration = calibration_of(bench, net) if precision == "fp8_static" else None
+    return make_dense_graph(net, bench.inputs, precision, calibration)
+
+
+def low_networks(bench: EvalContext, dense_net: nn.Module) -> dict[str, nn.Module]:
+    """Precision -> the dense network in it, for the dense precisions of the run that at least one layer supports."""
+    networks = {}
+    for precision in bench.experiment.dense_low:
+        try:
+            networks[precision] = dense_in(bench, dense_net, precision)
+        except DoesNotApply as reason:
+            log.info("measure: dense is not measured in %s: %s", precision, reason)
+    return networks
 
 
 @dataclass(frozen=True)

@@ -34,8 +34,6 @@ from sparsefront.tasks.plain_task import iterates_itself, similar_loader
 from sparsefront.tasks.translation import Translation
 from sparsefront.training.recipe import Optimization
 
-# Tasks by the name used by data sets and models.
-
 TASKS: dict[str, type[LightningTask]] = {
     task.kind: task for task in (ImageClassification, SequenceClassification, ExtractiveQA, CausalLM, Translation)
 }
@@ -54,9 +52,6 @@ def build_task(kind: str, net: nn.Module, dataset: Any, optimization: Optimizes 
     if kind not in TASKS:
         raise ValueError(f"task {kind}: there are {', '.join(TASKS)}")
     return TASKS[kind].for_dataset(net, dataset, optimization)
-
-
-# Resume state of unfinished trainings, separate for each possible starting point.
 
 
 def find_unfinished(store: ArtifactStore, kind: str, cache_key: dict[str, Any], *files: Path) -> Path:
@@ -149,8 +144,6 @@ def open_data(
     module.evaluate_limit = experiment.measure.evaluate_limit
     return module
 
-
-# User data modules that know nothing of sparsefront.
 
 _STEPS = {"fit": ("fit",), "validate": ("fit", "validate"), "test": ("test",), None: ("fit", "validate", "test")}
 _HOOKS = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")

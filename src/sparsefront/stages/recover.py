@@ -69,12 +69,7 @@ def load_masks_of(experiment: Experiment, pruned: Path, folder: Path) -> Masks:
 
 
 def run(
-    experiment: Experiment,
-    store: ArtifactStore,
-    keys: StageKeys,
-    dense: Artifact,
-    pruned: Artifact,
-    loggers: list,
+    experiment: Experiment, store: ArtifactStore, keys: StageKeys, dense: Artifact, pruned: Artifact, loggers: list
 ) -> Artifact:
     """Write weights.safetensors (zeros where pruned), masks.safetensors, training.json (a record of every round, the
     smaller network's own before them)."""
@@ -133,11 +128,7 @@ def train(
         load_state(net, load_file(pruned / WEIGHTS))
         before = json.loads((pruned / "training.json").read_text(encoding="utf-8"))
     past = len(before["rounds"])
-    with (
-        share_gpu(device),
-        EnergyMeter(device) as energy,
-        deterministic_algorithms(experiment.trainer.deterministic),
-    ):
+    with share_gpu(device), EnergyMeter(device) as energy, deterministic_algorithms(experiment.trainer.deterministic):
         masks = recover(
             net,
             first,

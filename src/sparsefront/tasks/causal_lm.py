@@ -14,8 +14,6 @@ from sparsefront.tasks.base import MASK, Batch, Optimizes
 from sparsefront.tasks.lightning_modules import LightningTask
 from sparsefront.tasks.outcomes import Outcomes, error_of_mean, samples_digest
 
-# Target tokens of a batch.
-
 IGNORED = -100
 """Target of tokens without a prediction."""
 SCORED = "scored"

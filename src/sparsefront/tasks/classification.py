@@ -23,8 +23,6 @@ from sparsefront.tasks.outcomes import (
     samples_digest,
 )
 
-# Evaluation of one label per input.
-
 
 class LabelEvaluator:
     """Metrics of logits against labels.
@@ -91,9 +89,6 @@ class LabelEvaluator:
         metric = METRICS[name](self._num_classes)
         with constants_allowed():  # bootstrap draws may be constant
             return error_by_bootstrap(lambda chosen: float(metric(predicted[chosen], labels[chosen])), len(labels))
-
-
-# Image and sequence classification.
 
 
 class ImageClassification(LightningTask):

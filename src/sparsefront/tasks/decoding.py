@@ -68,9 +68,6 @@ class TranslationNetwork(nn.Module):
         """The state with rows selected by `indices`, int64 [rows], which may repeat or omit rows of the batch."""
 
 
-# The two parts as separate networks, for timing.
-
-
 class SourceEncoder(nn.Module):
     """The part that runs once per batch of sentences; returns all tensors of the decoder state."""
 
@@ -111,8 +108,6 @@ class DecoderStep(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         return self.net.step(tokens, self._state)[0]
 
-
-# Greedy and beam search for a batch of sentences.
 
 LONGEST = (2, 20)  # a translation has at most 2 * source + 20 tokens
 

@@ -14,8 +14,6 @@ from sparsefront.tasks.base import Batch, Optimizes, text_inputs
 from sparsefront.tasks.lightning_modules import LightningTask
 from sparsefront.tasks.outcomes import Outcomes, error_of_mean, samples_digest
 
-# From start and end logits to text spans.
-
 
 @dataclass(frozen=True)
 class Spans:

@@ -29,10 +29,7 @@ class LightningTask(Task, LightningModule):
         return self.optimization.build(self.get_trained())
 
     def configure_gradient_clipping(
-        self,
-        optimizer: Optimizer,
-        gradient_clip_val: float | None = None,
-        gradient_clip_algorithm: str | None = None,
+        self, optimizer: Optimizer, gradient_clip_val: float | None = None, gradient_clip_algorithm: str | None = None
     ) -> None:
         """Clip by global norm. Lightning's own raises for fused optimizers, even without a loss scaler: see
         `TrainerSettings.fuses_optimizer`.

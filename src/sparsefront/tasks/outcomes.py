@@ -20,8 +20,6 @@ from sparsefront.errors import first_line, printable
 if TYPE_CHECKING:
     from torch import Tensor
 
-# Corpus BLEU from per-sentence counts.
-
 BLEU = "bleu"
 ORDERS = 4  # n-grams of 1 to 4 words
 BITS = 10  # per count: words of a sentence, or its n-grams that are in the reference
@@ -84,8 +82,6 @@ def constants_allowed() -> Iterator[None]:
         warnings.filterwarnings("ignore", message="The variance of predictions or target is close to zero")
         yield
 
-
-# Standard errors of metrics due to the finite test set.
 
 DRAWS = 200
 

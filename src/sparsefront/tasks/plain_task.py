@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Derive a DataLoader from another one.
-
 
 def similar_loader(
     loader: DataLoader,
@@ -68,8 +66,6 @@ def _is_plain(loader: DataLoader) -> bool:
     rows = not isinstance(loader.dataset, IterableDataset) and loader.batch_sampler is not None
     return rows and not iterates_itself(loader)
 
-
-# Inputs of a network by argument name.
 
 Inputs = Tensor | Sequence[Tensor] | Mapping[str, Tensor]
 """Arguments of a forward: one tensor, several in order, or several by name."""
@@ -278,8 +274,6 @@ def _by_name(names: tuple[str, ...] | None, inputs: object, argument: str) -> di
     return dict(zip(names, positional, strict=False))
 
 
-# Training batches by argument name.
-
 TARGET = "__target__"
 """Key of the target of a batch (inputs, target)."""
 
@@ -383,10 +377,7 @@ def training_loader(module: "LightningDataModule") -> Iterable:
     return module.train_dataloader()
 
 
-MOST_BATCHES, MOST_BYTES = (
-    100_000,
-    16 * 2**30,
-)  # limits for iterables without a length, if nothing else bounds them
+MOST_BATCHES, MOST_BYTES = (100_000, 16 * 2**30)  # limits for iterables without a length, if nothing else bounds them
 
 
 def read_batches(batches: Iterable, most: int | None, *, argument: str) -> list:

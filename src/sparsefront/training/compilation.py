@@ -83,9 +83,6 @@ def _restore_settings() -> Iterator[None]:
         debugging.fill_uninitialized_memory, torch.backends.cudnn.benchmark = before[2:]
 
 
-# Memory format of images and filters for tensor cores.
-
-
 @contextmanager
 def channels_last(net: nn.Module, *, wanted: bool) -> Iterator[None]:
     """Context in which filters of plain convolutions, and hence their outputs, are channels_last: otherwise cuDNN would transpose
@@ -180,8 +177,6 @@ def _blocks(net: nn.Module) -> list[str]:
     ]
     return block_names(net, weighted)
 
-
-# auto: time the first steps as they are and faster, and keep what is faster.
 
 WARM_UP, WATCHED = 3, 8  # steps: before the timing; timed
 CAPTURING_S, COMPILING_S = 5, 150  # seconds that a training must have left for graphs, or code, to pay for themselves

@@ -21,16 +21,18 @@ from sparsefront.gpu import BusyShare, share_gpu, yield_gpu
 from sparsefront.models.attention import fuse_attention
 from sparsefront.progress import TRAINING, track_time
 from sparsefront.tasks.lightning_modules import LightningTask
-from sparsefront.training.average_weights import AverageWeights
 from sparsefront.training.compilation import channels_last, deterministic_algorithms
-from sparsefront.training.divergence import Diverged, StopAtDivergence
-from sparsefront.training.lightning_parts import AverageLastStep
-from sparsefront.training.phase_logger import LogLearningRate, PhaseLogger
+from sparsefront.training.lightning_parts import (
+    AverageLastStep,
+    AverageWeights,
+    Diverged,
+    LogLearningRate,
+    PhaseLogger,
+    StopAtDivergence,
+)
 from sparsefront.training.recipe import Optimization, Recipe
 from sparsefront.training.resume import KeepEpochs, SaveEpochWeights, TrainingData, checkpoint_of
 from sparsefront.training.trainer import TrainerSettings, require_room
-
-# The actual extent of a training, counted instead of planned.
 
 LABELED = "labeled"  # of a batch, bool [B], if the data has rows without a label
 
@@ -118,7 +120,9 @@ def _rows(batch: Any) -> int:
     return next((len(value) for value in values if isinstance(value, Tensor) and value.ndim), 0)
 
 
-# Lightning turns interrupts into a plain exit; restore the reason.
+def _never_broadcast(task: LightningTask) -> list[str]:
+    """Buffers that DDP need not broadcast before every forward: masks, positions and counts are the same on every rank."""
+    return [name for name, buffer in task.named_buffers() if not buffer.is_floating_point()]
 
 
 @contextmanager
@@ -213,15 +217,7 @@ def fit(
         lightning = trainer.build(
             epochs=epochs,
             gradient_clip=recipe.gradient_clip,
-            callbacks=[
-                YieldGpu(device),
-                finite,
-                *accumulated,
-                *averages,
-                *callbacks,
-                *faster,
-                *counted,
-            ],
+            callbacks=[YieldGpu(device), finite, *accumulated, *averages, *callbacks, *faster, *counted],
             loggers=[PhaseLogger(logger, phase, first_step=first_step) for logger in loggers],
             directory=directory,
         )
@@ -239,11 +235,6 @@ def fit(
         finite.check_weights(task.net)
     counts = count.epochs, count.steps, count.samples(), count.count_unlabeled()
     return Trained(keep.seconds, keep.earlier_seconds, *counts, busy.value)
-
-
-def _never_broadcast(task: LightningTask) -> list[str]:
-    """Buffers that DDP need not broadcast before every forward: masks, positions and counts are the same on every rank."""
-    return [name for name, buffer in task.named_buffers() if not buffer.is_floating_point()]
 
 
 @contextmanager

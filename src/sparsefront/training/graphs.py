@@ -28,8 +28,6 @@ T = TypeVar("T")
 MOST_GRAPHS = 64  # maximum number of captured batch sizes
 COPIES = "Cannot copy between CPU and CUDA tensors during CUDA graph capture"
 
-# Hidden states, recorded by forward hooks.
-
 
 class HiddenStates:
     """Records the outputs of named modules during one forward pass, also of a pass that a CUDA graph replays.
@@ -78,9 +76,6 @@ class HiddenStates:
                 self._outputs[name] = output[0] if isinstance(output, tuple) else output
 
         return hook
-
-
-# Values that a forward makes on the CPU.
 
 
 class HostCopies:
@@ -146,9 +141,6 @@ def _moves(values: Sequence[Any], named: Mapping[str, Any]) -> bool:
     target = next((one for one in (*values, *named.values()) if isinstance(one, str | torch.device | Tensor)), None)
     device = target.device if isinstance(target, Tensor) else target
     return device is not None and torch.device(device).type != "cpu"
-
-
-# The forward of a network, captured.
 
 
 class GraphedForward:

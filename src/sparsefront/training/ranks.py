@@ -27,8 +27,6 @@ from sparsefront.processes import end_with_parent
 from sparsefront.training.machines import Announcements, Machine, Training, announcements, this_machine
 from sparsefront.training.trainer import TrainerSettings
 
-# The process group of a training.
-
 HOST = "127.0.0.1"
 # Generous: rank 0 may write a large checkpoint while the others wait. A dead rank is noticed immediately.
 COLLECTIVE_TIMEOUT = timedelta(minutes=30)

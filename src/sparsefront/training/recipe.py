@@ -99,9 +99,6 @@ def learning_rate_factor(step: int, *, total_steps: int, warmup_steps: int, deca
     return 1.0
 
 
-# Optimizer and learning-rate schedule of one training.
-
-
 @dataclass(frozen=True)
 class Optimization:
     """A learning-rate curve, or a part of it, and its optimizer.

@@ -36,8 +36,6 @@ from sparsefront.progress import working_time
 from sparsefront.tasks.base import without_full_mask
 from sparsefront.tasks.plain_task import similar_loader
 
-# Weight files: final weights, and those at the start of each epoch.
-
 EPOCH_WEIGHTS = "epoch_weights"
 
 
@@ -83,9 +81,6 @@ def save_weights(net: nn.Module, file: Path) -> None:
     """Write the plain state dict, fp32, on the CPU, with an export's metadata, because the export may be a link to the file."""
     state = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in net.state_dict().items()}
     save_tensors(file, state, {"format": "pt"})
-
-
-# The training batches of one rank, in an order that a resumed training continues.
 
 
 class RankBatches(Sampler[list[int]]):

@@ -15,8 +15,6 @@ from sparsefront.errors import InvalidSetting
 from sparsefront.settings_class import settings_class
 from sparsefront.training.recipe import Recipe
 
-# Disk space of a training.
-
 
 def require_room(
     net: nn.Module, folder: Path, *, epochs: int, recipe: Recipe, keeps_epochs: bool, epoch_weights: bool
@@ -35,14 +33,13 @@ def require_room(
     remedy = ""
     if keeps_epochs and epochs > 1:
         # a new checkpoint exists next to the old one before it replaces it
-        needed += 2 * weights * (1 + _copies_in_optimizer(recipe) + (recipe.ema is not None))
+        needed += (
+            2
+            * weights
+            * (1 + (2 if recipe.optimizer == "adamw" else int(recipe.momentum > 0)) + (recipe.ema is not None))
+        )
         remedy = "or set trainer.checkpoint=false, which keeps the state of no epoch"
     require_space(folder.parent, needed, key="cache_dir", what="this training", remedy=remedy)
-
-
-def _copies_in_optimizer(recipe: Recipe) -> int:
-    """Number of values that the optimizer stores per weight."""
-    return 2 if recipe.optimizer == "adamw" else int(recipe.momentum > 0)
 
 
 log = logging.getLogger(__name__)
@@ -282,7 +279,7 @@ class TrainerSettings:
                 f"devices={self.world_size}, but {distributed.world_size()} ranks train: call it in other_ranks_running"
             )
         if self.exchange_gradients == "after_backward":
-            from sparsefront.training.exchange import ExchangeAfterBackward
+            from sparsefront.training.lightning_parts import ExchangeAfterBackward
 
             compress = self.ddp_comm_hook is not None
             return ExchangeAfterBackward(compress=compress, cluster_environment=LightningEnvironment())

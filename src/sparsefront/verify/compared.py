@@ -9,8 +9,8 @@ from typing import Any
 
 from sparsefront.measure.speedup import SPEEDUP_OVER
 from sparsefront.options import shorten
+from sparsefront.results.candidates import Metric
 from sparsefront.results.field_types import differences, part_at
-from sparsefront.results.metric import Metric
 from sparsefront.results.record import ENERGY, Result, ResultField, result_fields
 from sparsefront.tasks.outcomes import BLEU, Outcomes
 

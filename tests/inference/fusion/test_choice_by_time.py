@@ -8,15 +8,14 @@ import torch
 from sparsefront_kernels import FORMATS, KernelEntry, Problem, entry
 
 from sparsefront.inference.choice import KernelChoice
+from sparsefront.inference.fusion import fused_product as candidates
 from sparsefront.inference.fusion import product_choice
-from sparsefront.inference.fusion import products as candidates
 from sparsefront.inference.fusion.block_pass import UNCHANGED, fuse_blocks, fuse_dense
 from sparsefront.inference.fusion.fused import FusedBlock
+from sparsefront.inference.fusion.fused_product import FusedCorrectnessCheck
 from sparsefront.inference.fusion.prepared_block import ProductSpec
-from sparsefront.inference.fusion.products import FusedCorrectnessCheck
 from sparsefront.inference.fusion.sites import ProductWeight
 from sparsefront.measure.correctness import output_error
-from sparsefront.measure.search_time import SearchTime, searching
 from sparsefront.patterns.tile_wise import TileWise
 
 
@@ -191,29 +190,6 @@ def spec():
     stored = FORMATS["gathered"].from_dense(weight, mask, tile=8)
     held = ProductWeight(("layer",), (16,), weight, None, mask, stored)
     return ProductSpec(held, "none", residual=False, x_stream=True, y_stream=True, normed=False, density=0.5)
-
-
-@pytest.fixture
-def later(monkeypatch, tmp_path):
-    """later(): as a process that begins, on a machine with a GPU."""
-    monkeypatch.setenv("SPARSEFRONT_KERNELS_CACHE", str(tmp_path))
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "some GPU")
-    forget = lambda: monkeypatch.setattr(product_choice.known_products, "_here", {})  # noqa: E731
-    forget()
-    return forget
-
-
-def test_later_searches_time_no_product_again(bert, clock, later):
-    pruned = bert(TileWise(32))
-    with searching(SearchTime(60.0)):
-        _, first = fused(pruned, KernelChoice("auto"))
-        timed = len(clock.timed_products)
-        _, second = fused(pruned, KernelChoice("sparse"))
-    assert len(clock.timed_products) == timed > 0
-    reports = [[one for block in report.blocks.values() for one in block.products] for report in (first, second)]
-    assert [one.candidates for one in reports[0]] == [one.candidates for one in reports[1]]
-    fused(pruned, KernelChoice("auto"))
-    assert len(clock.timed_products) > timed, "without a search, as in a run of the program, all are timed"
 
 
 @pytest.mark.parametrize("mode", ["auto", "sparse"])

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional
 
 from sparsefront.inference.choice import KernelChoice
-from sparsefront.inference.fusion import products
+from sparsefront.inference.fusion import fused_product
 from sparsefront.inference.fusion.block_pass import fuse_blocks, fuse_dense
 from sparsefront.inference.fusion.fused import FusedBlock
 from sparsefront.inference.fusion.plan import FusionPlan
@@ -153,7 +153,7 @@ def test_a_plan_does_the_same_again(bert, tmp_path, monkeypatch):
     assert plan == report.plan
     asked = lambda *_: pytest.fail("no other kernel is tried")  # noqa: E731
     other = KernelEntry(name="other", family="gathered", product=None, is_reference=True, unsupported=asked)
-    monkeypatch.setattr(products, "entries", lambda: [*entries(), other])
+    monkeypatch.setattr(fused_product, "entries", lambda: [*entries(), other])
     again, second = fused(pruned, plan=plan)
     assert second.plan == plan
     with torch.inference_mode():

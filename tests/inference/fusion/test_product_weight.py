@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn.functional import gelu
 
 from sparsefront.export.packed_layers import store
-from sparsefront.inference.fusion.constant_features import compact_hidden
+from sparsefront.inference.fusion.prepared_block import compact_hidden
 from sparsefront.inference.fusion.sites import ProductWeight, join
 from sparsefront.patterns.n_m import NM
 from sparsefront.patterns.shuffled_block import ShuffledBlock

@@ -467,9 +467,6 @@ def _layouts_of(blocks: Iterable[PreparedBlock], layouts: Sequence[str]) -> Sequ
     return layouts if "row_major" not in layouts or any(norms) else ("row_major",)
 
 
-# Entry points of the fusion pass.
-
-
 def fuse_blocks(
     net: nn.Module,
     formats: Mapping[str, SparseFormat],

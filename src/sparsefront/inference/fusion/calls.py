@@ -99,7 +99,7 @@ def _slot(value: Any, batch: int) -> Hashable:
     if type(value) is dict:
         return "dict", tuple((name, _slot(value[name], batch)) for name in sorted(value))
     if isinstance(value, Tensor):
-        ones = [bool(size == 1) for size in value.shape]  # torch 2.11 cannot compare symbolic ones in a key
+        ones = [size == 1 for size in value.shape]
         if batch == 1:
             ones[:1] = [False] * len(ones[:1])
         return "tensor", value.dtype == torch.bool, tuple(ones)
@@ -112,8 +112,6 @@ def _without_caches(args: tuple[Any, ...], kwargs: dict[str, Any]) -> BlockCall:
     keywords = {name: None if hasattr(value, "get_seq_length") else value for name, value in kwargs.items()}
     return BlockCall(tuple(plain), keywords)
 
-
-# Blocks and their calls.
 
 CONTAINERS = (nn.ModuleList, nn.Sequential)
 FEWEST_LINEARS = 2  # a block with fewer has nothing to fuse

@@ -94,8 +94,6 @@ class _Identity:
         return id(self._value)
 
 
-# Input sizes that an exported graph supports.
-
 SMALLEST_FREE = 2  # export specializes sizes of 1, except for the batch
 
 
@@ -173,8 +171,6 @@ def _places(shapes: Iterable[tuple[int | str, ...]]) -> dict[str, str]:
                 places.setdefault(size, f"tensor{number}.shape[{dim}]")
     return places
 
-
-# Capture of one kind of call.
 
 aten = torch.ops.aten
 IDENTITIES = (aten.alias.default, aten.detach.default, aten.detach_.default, aten.lift_fresh_copy.default)
@@ -411,9 +407,6 @@ def _require_dynamic(graph: fx.Graph) -> None:
             raise Unfusable(f"holds a constant that its graph cannot carry ({node.name})")
 
 
-# Decomposed attention, RMSNorm and GELU become PyTorch's fused operators.
-
-
 def _fuse_operators(graph: fx.Graph) -> None:
     """Replace all decomposed patterns, in place; dead nodes remain."""
     for softmax in graph.find_nodes(op="call_function", target=aten.softmax.int):
@@ -530,9 +523,6 @@ def _operand(node: Any, target: Any, constant: float) -> fx.Node | None:
     return node.args[0] if isinstance(node.args[1], float) and math.isclose(node.args[1], constant) else None
 
 
-# Decomposed attention, softmax(Q Kᵀ / c + biases) V as in MPNet.
-
-
 def _fuse_attention(graph: fx.Graph, softmax: fx.Node) -> None:
     """Replace the attention around this softmax, if it is one, by scaled_dot_product_attention."""
     scores, *dim = softmax.args
@@ -540,7 +530,7 @@ def _fuse_attention(graph: fx.Graph, softmax: fx.Node) -> None:
     if score_parts is None or dim not in ([-1], [3]) or len(softmax.users) != 1:
         return
     product, scale, biases = score_parts
-    query, transposed = _node_arguments(product)
+    query, transposed = [argument for argument in product.args if isinstance(argument, fx.Node)]
     keys = _keys(transposed)
     if mixed.target is not aten.matmul.default or mixed.args[0] is not softmax or keys is None:
         return
@@ -582,8 +572,3 @@ def _keys(transposed: fx.Node) -> fx.Node | None:
     keys, *dims = transposed.args
     swaps_last = set(dims) in ({-2, -1}, {2, 3})
     return keys if isinstance(keys, fx.Node) and swaps_last else None
-
-
-def _node_arguments(node: fx.Node) -> list[fx.Node]:
-    """The arguments of a call that are nodes."""
-    return [argument for argument in node.args if isinstance(argument, fx.Node)]

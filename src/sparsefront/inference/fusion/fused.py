@@ -257,9 +257,6 @@ def _without_sum(site: ProductSite, added: Mapping[fx.Node, Any]) -> ProductSite
     return replace(site, residual=None, out=node_argument(site.out, 1 - site.out.args.index(site.residual)))
 
 
-# The original code of a block with its products as Linears.
-
-
 def original_code(
     bare: nn.Module,
     products: Mapping[Layers, FusedProduct],

@@ -18,8 +18,6 @@ from torch import Tensor, fx, nn
 from sparsefront.inference.fusion.fused_product import FusedProduct, activation_in_layout
 from sparsefront.inference.fusion.sites import ProductSite, find_pairs, is_stream_norm, node_argument, read_name
 
-# LayerNorm in a feature-major residual stream.
-
 
 class FusedNorm(nn.Module):
     """LayerNorm over the last dimension of [..., d] with any strides; the output is feature-major."""
@@ -136,8 +134,6 @@ def _is_plain(x: Tensor) -> bool:
     return not x.is_cuda or x.dtype == torch.float64
 
 
-# Replace operators of a captured graph by fused products and norms.
-
 aten = torch.ops.aten
 
 
@@ -164,7 +160,7 @@ def place_products(graph: fx.Graph, products: Mapping[str, ProductSite]) -> None
     """
     now: dict[fx.Node, fx.Node] = {}  # old -> new node, since sites refer to nodes of the original graph
     for name, site in products.items():
-        before = _first(graph, site.linears) if len(site.linears) > 1 else site.out
+        before = min(site.linears, key=list(graph.nodes).index) if len(site.linears) > 1 else site.out
         with graph.inserting_before(before):
             operands = (site.x,) if site.residual is None else (site.x, site.residual)
             called = graph.call_module(name, tuple(now.get(node, node) for node in operands))
@@ -359,10 +355,6 @@ def _parameter(parameters: Mapping[str, torch.Tensor], node: fx.Node, place: int
     if len(node.args) <= place or node.args[place] is None:
         return None
     return parameters[read_name(node_argument(node, place))]
-
-
-def _first(graph: fx.Graph, nodes: Sequence[fx.Node]) -> fx.Node:
-    return min(nodes, key=list(graph.nodes).index)
 
 
 # A product quantizes its output, in its epilogue or with its activation, if only one low-precision product reads it.

@@ -104,8 +104,6 @@ class FusionParts:
 ALL_PARTS = FusionParts()
 
 
-# The report of a fusion pass.
-
 MOST_KERNELS = 2  # named in a headline, which has to fit a line of a terminal
 
 

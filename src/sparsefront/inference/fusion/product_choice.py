@@ -26,22 +26,23 @@ from sparsefront.gpu import exclusive, yield_gpu
 from sparsefront.inference.autotune import Candidate, Trial, rank_untimed, try_all
 from sparsefront.inference.choice import DENSE, KernelChoice, is_dense, is_low
 from sparsefront.inference.fusion.calls import Unfusable
-from sparsefront.inference.fusion.fused_product import FusedProduct, in_layout, layout_name
-from sparsefront.inference.fusion.plan import ProductReport
-from sparsefront.inference.fusion.prepared_block import ProductSpec
-from sparsefront.inference.fusion.products import (
+from sparsefront.inference.fusion.fused_product import (
     FusedCorrectnessCheck,
+    FusedProduct,
     activated_candidates,
     dense_candidate,
+    in_layout,
+    layout_name,
     low_dense_products,
     sparse_candidates,
     try_only,
 )
+from sparsefront.inference.fusion.plan import ProductReport
+from sparsefront.inference.fusion.prepared_block import ProductSpec
 from sparsefront.inference.fusion.sites import describe_format
 from sparsefront.inference.precision import IN_16_BITS, Precision
 from sparsefront.measure.memory import count_bytes
-from sparsefront.measure.search_cache import SearchCache
-from sparsefront.measure.search_time import LAYER, time_work, too_late
+from sparsefront.measure.search_time import LAYER, SearchCache, time_work, too_late
 from sparsefront.measure.timers import (
     KernelTime,
     assume_launch,
@@ -261,9 +262,6 @@ def equal_work(one: Sequence[int], other: Sequence[int], grain: int) -> bool:
     if len(one) != len(other) or abs(sum(one) - sum(other)) > max(grain, TOLERANCE * max(sum(one), sum(other))):
         return False
     return all(abs(a - b) <= max(grain, TOLERANCE * max(a, b)) for a, b in zip(one, other, strict=True))
-
-
-# The choice.
 
 
 class ProductTuning:

@@ -167,7 +167,11 @@ def _with_epilogue(node: fx.Node, layer: str, rows: int, taken: set[fx.Node], pa
         if len(other) == 1 and isinstance(other[0], fx.Node) and _same_shape(other[0], out):
             out, residual = user, other[0]
             taken.add(user)  # if two products are summed, only one fuses the sum
-    norm = _norm_of(out) if parts.residual_in_norm and residual is not None and activation == "none" else None
+    norm = (
+        next((user for user in out.users if is_stream_norm(user)), None)
+        if parts.residual_in_norm and residual is not None and activation == "none"
+        else None
+    )
     return ProductSite((node,), (layer,), (rows,), node_argument(node, 0), activation, residual, out, norm)
 
 
@@ -179,10 +183,6 @@ def is_stream_norm(node: fx.Node) -> bool:
         and len(shape) == 1
         and is_stream([user for user in node.users if user.op != "call_module"])
     )
-
-
-def _norm_of(total: fx.Node) -> fx.Node | None:
-    return next((user for user in total.users if is_stream_norm(user)), None)
 
 
 def _layer_of(node: fx.Node, block: nn.Module) -> str | None:

@@ -34,16 +34,7 @@ from sparsefront.results.page.run import json_for_page, run_details, script_text
 from sparsefront.results.plots import DENSE_COLOR, pattern_color, recovery_marker
 from sparsefront.results.record import Result, result_fields
 from sparsefront.results.serving import Serving, serving_lines
-from sparsefront.results.statistics import (
-    CANNOT_TELL,
-    FASTER,
-    FEW_SEEDS,
-    budget_table,
-    pattern_ranking,
-    settings_apart,
-)
-
-# The compared runs as columns: all scalar fields, in compact form.
+from sparsefront.results.statistics import CANNOT_TELL, FASTER, FEW_SEEDS, budget_table, pattern_ranking, settings_apart
 
 DERIVED = {
     "quality": lambda result: _of_side(result, ""),

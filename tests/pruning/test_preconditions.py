@@ -12,7 +12,7 @@ from sparsefront.allocation.global_threshold import GlobalThreshold
 from sparsefront.allocation.per_layer import PerLayer
 from sparsefront.errors import InvalidSetting
 from sparsefront.pruning.make_masks import make_masks
-from sparsefront.pruning.rounding import require_effect
+from sparsefront.pruning.preconditions import require_effect
 
 P = sf.patterns
 SHAPES = {"fc1": (32, 16), "fc2": (16, 32), "odd": (20, 16)}
