@@ -37,6 +37,7 @@ LAYING = {"x is a window": "inside_nan", "x is transposed": "transposed", "x is 
 PRIMES = (2, 3, 5, 7, 13, 31, 61, 97, 131, 257, 389, 521, 599)
 ROWS = (2, 7, 8, 13, 33, 64, 100, 127, 256, 333, 1030)
 SHARING = 20  # seeds in a row that share what Triton compiles for
+RECENT = 64  # weights that are held, for other kernels of the family, which are asked about the same ones
 DRAWS = 60  # of weights; a kernel that supports none of them counts as supporting no weight
 
 
@@ -211,11 +212,20 @@ def _with_epilogue(drawn: RandomProblem, shared: Random, own: Random, generator:
     return replace(drawn, epilogue=epilogue, says=f"{drawn.says}, {activation}{', residual' * added}")
 
 
+_recent: dict[tuple, SparseFormat] = {}
+
+
 def _stored(family: str, weight: DrawnWeight, seed: int) -> SparseFormat:
-    mask = weight.mask(*weight.shape)
-    values = torch.randn(weight.shape, generator=torch.Generator().manual_seed(seed))
-    values[~mask] = torch.nan  # a pruned weight must not matter, whatever it is
-    return FORMATS[family].from_dense(values, mask, **weight.parameters)
+    """The seed is drawn with the mask, and stands for it."""
+    key = family, weight.shape, repr(weight.parameters), seed
+    if key not in _recent:
+        mask = weight.mask(*weight.shape)
+        values = torch.randn(weight.shape, generator=torch.Generator().manual_seed(seed))
+        values[~mask] = torch.nan  # a pruned weight must not matter, whatever it is
+        if len(_recent) == RECENT:
+            del _recent[next(iter(_recent))]
+        _recent[key] = FORMATS[family].from_dense(values, mask, **weight.parameters)
+    return _recent[key]
 
 
 def _described(stored: SparseFormat) -> str:
