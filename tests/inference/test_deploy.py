@@ -78,6 +78,7 @@ NETWORKS = {  # name -> network, pattern, precision, constant inputs
 SERVER = """
 import importlib, pkgutil, re, sys, warnings, torch, sparsefront_kernels
 warnings.simplefilter("error")
+warnings.filterwarnings("ignore", "The given buffer is not writable")  # of torch 2.11 itself
 for name in sys.argv[2:]:
     run = sparsefront_kernels.load_pt2(f"{sys.argv[1]}/{name}.pt2")
     for inputs, expected in torch.load(f"{sys.argv[1]}/{name}.pt"):

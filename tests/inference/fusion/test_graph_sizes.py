@@ -35,8 +35,9 @@ def fused(pruned):
         (lambda batch, length: length > 6, 2),
         (lambda batch, length: length >= 6, 2),
         (lambda batch, length: length < 10, 1),
+        (lambda batch, length: torch.sym_min(16 * length, 32 * length) == 16 * length, 1),
     ],
-    ids=["longer", "at least", "shorter"],
+    ids=["longer", "at least", "shorter", "always"],
 )
 def test_other_branches_are_other_graphs(doubled, graphs, stack):
     pruned = stack([Branches(doubled)], TileWise(8))

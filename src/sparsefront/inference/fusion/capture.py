@@ -17,6 +17,7 @@ from torch import Tensor, fx, nn
 from torch.export import Dim
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils import _pytree as pytree
+from torch.utils._sympy.functions import Max, Min
 from torch.utils._sympy.numbers import int_oo
 from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
 
@@ -156,7 +157,8 @@ def _limits(found: ValueRanges) -> tuple[int | None, int | None]:
 
 def _require_limits_only(env: ShapeEnv, ranges: dict[sympy.Symbol, ValueRanges], places: Mapping[str, str]) -> None:
     for guard in env.guards:
-        condition = env.replace(guard.expr)
+        # sympy's own Min and Max compare multiples of one size
+        condition = env.replace(guard.expr).replace(Min, sympy.Min).replace(Max, sympy.Max)
         if bound_sympy(condition, ranges).lower != sympy.true:
             names = {symbol: sympy.Symbol(places.get(str(symbol), str(symbol))) for symbol in condition.free_symbols}
             raise Unfusable(f"does something else unless {shorten(str(condition.xreplace(names)), 100)}")
