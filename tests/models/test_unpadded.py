@@ -171,8 +171,12 @@ def test_bad_batches_are_errors(change, message):
         (lambda: build("Bert"), [1, 0], "^lengths=0: is from 1 to 5, the length of the rows"),
         (lambda: build("Bert"), torch.tensor([6, 5]), "^lengths=6: is from 1 to 5"),
         (lambda: build("Bert"), [1, 2.5], r"^lengths=\[1, 2.5\]: is an integer for each row"),
-        (lambda: build("DistilBert"), [1, 5], "^lengths=True: is for .* Bert, Roberta, MPNet, not DistilBertModel"),
-        (lambda: build("Bert", is_decoder=True), [1, 5], "^lengths=True: is for encoders; this BertModel is a decoder"),
+        (
+            lambda: build("DistilBert"),
+            [1, 5],
+            r"^lengths=\[1, 5\]: needs .* Bert, Roberta, MPNet; this is DistilBertModel",
+        ),
+        (lambda: build("Bert", is_decoder=True), [1, 5], r"^lengths=\[1, 5\]: needs an encoder; this BertModel is"),
     ],
     ids=["other rows", "one number", "no mask", "empty", "too long", "no number", "another encoder", "decoder"],
 )

@@ -223,7 +223,7 @@ def _without_padding(net: nn.Module, argument: str) -> nn.Module:
     if any(isinstance(module, SparseLayer) for module in net.modules()):
         allowed = "computes padding, and the other network or lengths asks for none: swap it with sf.swap(lengths=...)"
         raise InvalidSetting(argument, type(net).__name__, allowed)
-    return unpad(copy_sharing_weights(net), key=argument)
+    return unpad(copy_sharing_weights(net), key=argument, value=type(net).__name__)
 
 
 PROMPTS_FROM = 0.7  # of the search's time: the part for steps of three networks

@@ -358,7 +358,7 @@ def swap(
     called = step_inputs(net, inputs, settings)
     require_supported(chosen_precision, next(iter(called.values())).device, network_dtype(net))
     if lengths is not None:
-        unpad(net, key="lengths")
+        unpad(net, key="lengths", value=lengths)
     arguments = net, masks, called, choice, packed, chosen_precision
     if device_of(net).type != "cuda" or choice.swaps_nothing:
         return _swap_network(*arguments)

@@ -37,7 +37,7 @@ class Inference:
     unpadded: bool = False
 
 
-def unpad(net: nn.Module, *, key: str = KEY) -> nn.Module:
+def unpad(net: nn.Module, *, key: str = KEY, value: object = True) -> nn.Module:
     """Make the encoder of a network run without padding, in place; names of modules and tensors do not change.
 
     The network takes and returns what it did before. Outputs at real tokens are equal up to rounding; those at padding mean
@@ -45,7 +45,7 @@ def unpad(net: nn.Module, *, key: str = KEY) -> nn.Module:
 
     Args:
         net: BERT, RoBERTa or MPNet of transformers, with any head; no decoder, and not yet swapped. Inference only.
-        key: of the setting that asked for it.
+        key, value: of the setting that asked for it.
     Returns:
         the same network.
     Raises:
@@ -54,11 +54,11 @@ def unpad(net: nn.Module, *, key: str = KEY) -> nn.Module:
     parts = [part for part in net.modules() if _is_encoder(part)]
     if not parts and not any(_unpadded_parts(net)):
         kinds = ", ".join(name.removesuffix("Model") for name in ENCODERS)
-        raise InvalidSetting(key, True, f"is for the encoders of transformers' {kinds}, not {type(net).__name__}")
+        raise InvalidSetting(key, value, f"needs an encoder of transformers' {kinds}; this is {type(net).__name__}")
     import_module(KERNELS)
     for encoder in parts:
         if getattr(encoder.config, "is_decoder", False):
-            raise InvalidSetting(key, True, f"is for encoders; this {type(encoder).__name__} is a decoder")
+            raise InvalidSetting(key, value, f"needs an encoder; this {type(encoder).__name__} is a decoder")
         attention = ENCODERS[type(encoder).__name__]
         for part in encoder.modules():
             if type(part).__name__ == attention:
