@@ -328,7 +328,8 @@ def test_program_equals_network_on_gpu(tmp_path, pattern, precision):
     net, inputs = net.to("cuda", torch.float16), {name: value.cuda() for name, value in tokens(8, 64).items()}
     settings = {"tile_wise": {"granularity": 64}, "block_wise": {"granularity": 128}, "lstm": {"granularity": 64}}
     pruned = {"pattern": "tile_wise" if lstm else pattern, "sparsity": 0.5, **settings.get(pattern, {})}
-    sf.swap(net, sf.prune(net, example_inputs=inputs, **pruned), inputs, kernel="sparse", precision=precision)
+    masks = sf.prune(net, example_inputs=inputs, **pruned)
+    sf.swap(net, masks, inputs, kernel="sparse", precision=precision, seconds=15)
     limits = {"batch": (1, 32), "length": None if lstm else (1, 128)}
     record = sf.to_pt2(net, inputs, tmp_path / "a.pt2", **limits)
     assert record["kernels"] and not any(name.endswith("_reference") for name in record["kernels"])

@@ -61,7 +61,8 @@ def test_blocks_are_swapped_and_built_again(kernel, case, tmp_path):
     masks = sf.prune(net, "block_wise", 0.75, granularity="64x128", layers=layers, tell=lambda line: None)
     export = sf.save(tmp_path / "export", net, masks)
     swapped = copy.deepcopy(net)
-    report = sf.swap(swapped, masks, inputs, kernel=kernel, packed=export, precision="fp8")
+    settings = sf.Measure(execution_modes=["eager", "cuda_graph"], variants=["fused_graph"])
+    report = sf.swap(swapped, masks, inputs, kernel=kernel, packed=export, precision="fp8", settings=settings)
     assert report.quantization_error is None or report.quantization_error < LOW_PRECISION_ERROR_LIMIT
     if kernel != "auto":
         assert set(report.kernels) == {kernel}

@@ -23,7 +23,7 @@ from drawn_masks import (
     vectors,
 )
 from random_problems import TOLERANCE, exact_product, fault_of, laid_out
-from sparsefront_kernels import FORMATS, Problem, SparseFormat
+from sparsefront_kernels import FORMATS, Problem, SparseFormat, cuda_library
 from sparsefront_kernels.bench.correctness import poisoned_memory
 from sparsefront_kernels.tuning import store
 from sparsefront_kernels.tuning.launches import forget_choices
@@ -189,7 +189,12 @@ def hopper() -> None:
 
 @pytest.fixture
 def nothing_tuned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """No measured launches, of the package's or the user's; what is remembered here is forgotten afterwards."""
+    """No measured launches, of the package's or the user's; what is remembered here is forgotten afterwards.
+
+    Libraries that this machine has are not built again.
+    """
+    libraries = cuda_library._cache()
+    monkeypatch.setattr(cuda_library, "_cache", lambda: libraries)
     monkeypatch.setenv("SPARSEFRONT_KERNELS_CACHE", str(tmp_path))
     monkeypatch.setattr(store, "SHIPPED", tmp_path / "shipped")
     store.tuned_kernel.cache_clear()

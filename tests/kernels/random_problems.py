@@ -37,6 +37,7 @@ LAYING = {"x is a window": "inside_nan", "x is transposed": "transposed", "x is 
 PRIMES = (2, 3, 5, 7, 13, 31, 61, 97, 131, 257, 389, 521, 599)
 ROWS = (2, 7, 8, 13, 33, 64, 100, 127, 256, 333, 1030)
 SHARING = 20  # seeds in a row that share what Triton compiles for
+RECENT = 64  # weights that are held, for other kernels of the family, which are asked about the same ones
 DRAWS = 60  # of weights; a kernel that supports none of them counts as supporting no weight
 
 
@@ -170,13 +171,14 @@ def draw(kernel: InLayout, seed: int, device: torch.device | str, *, largest: in
     shared, own = Random(f"compiled {seed // sharing}"), Random(f"own {seed}")
     occasion, reason = OCCASIONS[seed % len(OCCASIONS)], ""
     for _ in range(DRAWS):
+        key = kernel.family, largest, shared.getstate(), own.getstate()
         weight = WEIGHTS[kernel.family](shared, own, occasion, largest)
         dtype = shared.choice((torch.float16, torch.bfloat16, torch.float32))
         bias_kind = shared.choice(("none", "own dtype", "float32"))
         rows = shared.choice([m for m in ROWS if m <= largest])
         (n, k), m = weight.shape, 1 if occasion == "one row" else rows
         problem = Problem(m, k, n, dtype, device, kernel.layout)
-        stored = _stored(kernel.family, weight, own.randrange(2**31))
+        stored = _stored(key, weight, own.randrange(2**31))
         with precision_allowed(kernel):
             reason = kernel.unsupported_reason(stored, problem)
         if reason == f"needs a CUDA device, not {problem.device.type}":  # another weight changes nothing
@@ -211,11 +213,19 @@ def _with_epilogue(drawn: RandomProblem, shared: Random, own: Random, generator:
     return replace(drawn, epilogue=epilogue, says=f"{drawn.says}, {activation}{', residual' * added}")
 
 
-def _stored(family: str, weight: DrawnWeight, seed: int) -> SparseFormat:
-    mask = weight.mask(*weight.shape)
-    values = torch.randn(weight.shape, generator=torch.Generator().manual_seed(seed))
-    values[~mask] = torch.nan  # a pruned weight must not matter, whatever it is
-    return FORMATS[family].from_dense(values, mask, **weight.parameters)
+_recent: dict[tuple, SparseFormat] = {}
+
+
+def _stored(key: tuple, weight: DrawnWeight, seed: int) -> SparseFormat:
+    """The key: what the weight follows from, its family first."""
+    if key not in _recent:
+        mask = weight.mask(*weight.shape)
+        values = torch.randn(weight.shape, generator=torch.Generator().manual_seed(seed))
+        values[~mask] = torch.nan  # a pruned weight must not matter, whatever it is
+        if len(_recent) == RECENT:
+            del _recent[next(iter(_recent))]
+        _recent[key] = FORMATS[key[0]].from_dense(values, mask, **weight.parameters)
+    return _recent[key]
 
 
 def _described(stored: SparseFormat) -> str:

@@ -26,6 +26,7 @@ BEFORE_HOPPER_TOO = [
 ]
 BEFORE_HOPPER = Path(__file__).parent / "csrc" / "before_hopper.cuh"
 TENS = [(kernel, ten) for kernel in GPU_KERNELS for ten in range(2 if kernel in FILLED else TENS_ON_GPU)]
+TENS.sort(key=lambda pair: (pair[0].family, pair[1]))  # kernels of a family share their weights
 
 
 def faults(kernel, seeds, device, largest):

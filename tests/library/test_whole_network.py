@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 import transformers
+from quick_settings import one_kernel
 from torch import nn
 
 import sparsefront as sf
@@ -245,16 +246,16 @@ def test_like_layers_time_fast_kernels_alone(gpu, tried):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("kept", [True, False], ids=["kernels", "dense"])
-def test_decided_execution_is_timed_again(monkeypatch, tmp_path, kept):
+def test_decided_execution_is_timed_again(monkeypatch, kept):
     """Conv1D of the dense network is Linear in the swapped one, whose decision needs another search then."""
-    swap_layers, always = swapping.swap_layers, sf.KernelChoice("sparse")  # on a tiny network any kernel may be slower
+    swap_layers = swapping.swap_layers
+    always = sf.KernelChoice("sparse", name=one_kernel())  # on a tiny network it may be slower than dense
     monkeypatch.setattr(
         swapping,
         "swap_layers",
         lambda net, export, problems, _, **more: swap_layers(net, export, problems, always, **more),
     )
     monkeypatch.setattr(whole_network, "why_dense", lambda sparse_ms, dense_ms: None if kept else "for this test")
-    monkeypatch.setenv("SPARSEFRONT_KERNELS_CACHE", str(tmp_path))
     sizes = {"n_layer": 2, "n_embd": 256, "n_head": 4, "vocab_size": 1000, "n_positions": 128}
     with torch.device("cuda"):
         dense = transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes, use_cache=False)).half().eval()
@@ -262,9 +263,12 @@ def test_decided_execution_is_timed_again(monkeypatch, tmp_path, kept):
     net = copy.deepcopy(dense)
     masks = sf.prune(net, "tile_wise", 0.75, granularity=64, example_inputs=inputs, tell=len)
     told: list[str] = []
-    report = sf.swap(net, masks, inputs, tell=told.append)
+    settings = sf.Measure(
+        execution_modes=["eager", "cuda_graph"], variants=["fused_qkv", "fused_graph"], samples=5, repeats=1
+    )
+    report = sf.swap(net, masks, inputs, settings=settings, tell=told.append)
     assert bool(report.sparse_flops_share) == kept
-    found = sf.benchmark(dense, net, inputs, settings=sf.Measure(samples=5, repeats=1), tell=told.append)
+    found = sf.benchmark(dense, net, inputs, settings=settings, tell=told.append)
     assert not any("fails now" in line for line in told)
     if kept:
         decided = next(line for line in told if "ms with kernels" in line)

@@ -159,12 +159,12 @@ def test_recorded_and_compiled_steps(batch, cuda="cuda", dtype=torch.float16):
     net = copy.deepcopy(dense)
     masks = sf.prune(net, "tile_wise", 0.75, granularity=64, example_inputs={"input_ids": ids}, tell=len)
     masked = copy.deepcopy(net)
-    sf.swap(net, masks, {"input_ids": ids[:, :1]}, kernel="sparse", tell=len)
+    sf.swap(net, masks, {"input_ids": ids[:, :1]}, kernel="sparse", seconds=20, tell=len)
     step = Decoder(net, ids[:, :89], 128).eval()
     with torch.inference_mode():
         assert output_error(step(ids[:, 89:])[0], masked(input_ids=ids).logits[:, -1]) < 1e-2
     modes = ["cuda_graph", "compile_cuda_graph"] if cuda == "cuda" else ["eager"]
-    settings = sf.Measure(mode="decode", execution_modes=modes, samples=5, repeats=1)
+    settings = sf.Measure(mode="decode", execution_modes=modes, variants=[], samples=5, repeats=1)
     found = sf.benchmark(dense, net, {"input_ids": ids}, settings=settings, tell=len)
     assert not {*found.timed.not_timed} & {f"{side}/{mode}" for mode in modes for side in ("dense", "sparse")}
     assert (found.device == "cpu") == (cuda == "cpu") and found.tokens_per_s["sparse"] > 0

@@ -75,7 +75,7 @@ def test_the_parts_that_are_timed(device):
     given = {name: value.to(device) for name, value in sentences().items()}
     sparse = copy.deepcopy(net)
     masks = sf.prune(sparse, "tile_wise", 0.5, granularity=16, layers=LstmNmt().prunable(net), tell=len)
-    sf.swap(sparse, masks, given, kernel="reference" if device == "cpu" else "sparse", tell=len)
+    sf.swap(sparse, masks, given, kernel="reference" if device == "cpu" else "sparse", seconds=10, tell=len)
     source = {name: given[name] for name in ("source", "source_mask")}
     modes = ["eager"] if device == "cpu" else ["eager", "cuda_graph"]
     settings = Measure(device=device, samples=5, repeats=1, warmup=1, execution_modes=modes, variants=[])

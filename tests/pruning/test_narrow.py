@@ -18,7 +18,7 @@ from sparsefront.models.attention import replace_multihead_attention
 from sparsefront.models.linears import as_linears
 from sparsefront.models.vit_small import VisionTransformer, VitSmall
 from sparsefront.patterns.channel import Channel
-from sparsefront.patterns.width import find_ties
+from sparsefront.patterns.ties import find_ties
 
 SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
 WIDTH = Channel(axis="width")

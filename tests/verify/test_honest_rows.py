@@ -12,6 +12,8 @@ from sparsefront.verify.compared import Comparison
 
 TINY = ("debug=tiny", "logger=none", "model.dim=64", "recipe.epochs=1")
 PLAIN = ("report.html=false", "report.plot=false", "report.mask_pictures=false")
+# what is compiled and searched has its own tests
+FEW_EXECUTIONS = ("measure.execution_modes=[eager,cuda_graph]", "measure.variants=[]", "measure.autotune_seconds=5")
 ROWS = {
     "dense": ("pattern=dense",),
     "element_wise": (
@@ -77,7 +79,7 @@ def places(tmp_path_factory) -> tuple[str, str]:
 @pytest.mark.parametrize("overrides", ROWS.values(), ids=ROWS)
 def test_honest_row_is_verified(places, capsys, monkeypatch, overrides, device):
     monkeypatch.setattr(Comparison, "own_noise", math.inf)  # no verdict here hangs on a timer
-    on = ("trainer=cpu", "measure.device=cpu") if device == "cpu" else ("trainer=default",)
+    on = ("trainer=cpu", "measure.device=cpu") if device == "cpu" else ("trainer=default", *FEW_EXECUTIONS)
     blocks = "model.depth=2" if "pattern=depth" in overrides else "model.depth=1"
     folder = sf.run(*TINY, blocks, *PLAIN, *on, *places, *overrides).folder
     assert main([str(folder), places[0]]) == 0, capsys.readouterr()

@@ -21,7 +21,7 @@ class Channel(Pattern):
     and an input is one column of the weight matrix: one kernel position of one input channel.
 
     With axis=width, channels are tied: a head is pruned in query, key, value and output projection at once, a hidden
-    feature in the layer that computes it and the one that reads it (`patterns.width`). The result is a narrower dense
+    feature in the layer that computes it and the one that reads it (`patterns.ties`). The result is a narrower dense
     network, which uses dense kernels.
 
     Args:

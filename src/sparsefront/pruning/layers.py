@@ -26,7 +26,8 @@ from sparsefront.networks import (
     layer_weight,
 )
 from sparsefront.patterns.base import Pattern, label
-from sparsefront.patterns.width import Tie, explain_untied, find_ties, units_to_prune
+from sparsefront.patterns.ties import Tie, find_ties
+from sparsefront.patterns.width import explain_untied, units_to_prune
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,8 @@ from sparsefront.masks.groups import Groups, select_in_layer
 from sparsefront.masks.weight_view import Permutation, as_matrix
 from sparsefront.networks import require_finite
 from sparsefront.patterns.base import Pattern, new_mask, require_divisible, step_groups, validate_sparsity
-from sparsefront.patterns.width import Tie, find_ties, mask_tied
+from sparsefront.patterns.ties import Tie, find_ties
+from sparsefront.patterns.width import mask_tied
 from sparsefront.pruning.calibration import Accumulator, Calibration, score_weights
 from sparsefront.pruning.mask_spec import MaskSpec, fix_spec
 from sparsefront.schedule.base import Schedule

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from sparsefront.masks.weight_view import as_matrix
 from sparsefront.networks import layer_weight, unwrap
-from sparsefront.patterns.width import Tie, features_of, find_ties, units_left
+from sparsefront.patterns.ties import Tie, features_of, find_ties
+from sparsefront.patterns.width import units_left
 from sparsefront.pruning.masks import require_masks_of
 from sparsefront.pruning.structure import Removal, describe_units, forget_zeros, record_removal, remove_units
 

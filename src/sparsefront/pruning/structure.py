@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from sparsefront.errors import InvalidSetting, first_line
 from sparsefront.models.base import is_of_transformers
 from sparsefront.networks import layer_weight, remove_blocks
-from sparsefront.patterns.width import Tie, features_of, find_ties
+from sparsefront.patterns.ties import Tie, features_of, find_ties
 
 log = logging.getLogger(__name__)
 FEATURES_OF_CONFIG = ("intermediate_size", "hidden_dim", "ffn_dim")
@@ -36,7 +36,7 @@ class Removal:
     Args:
         blocks: as in `networks.remove_blocks`.
         units: layer that reads units -> those that are left, ascending; layers with all of theirs are absent.
-        layers: among which ties are found (`patterns.width.find_ties`).
+        layers: among which ties are found (`patterns.ties.find_ties`).
     """
 
     blocks: Mapping[str, str | None] = field(default_factory=dict)

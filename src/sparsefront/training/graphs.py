@@ -193,7 +193,8 @@ class GraphedForward:
         if graph is None:
             if key not in self._seen or len(self._graphs) >= MOST_GRAPHS or (self._trains and not parameters):
                 self._seen[key] = HostCopies()
-                with self._seen[key].patch(capturing=False) if self._copies else nullcontext():
+                # a capture launches no kernel for the first time: branches that only a capture takes run here
+                with self._seen[key].patch(capturing=False) if self._copies else _branches_of_a_capture():
                     return self._forward(*values, **named)
             try:
                 first = next(iter(self._graphs.values()), None)

@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+from quick_settings import one_kernel
 
 from sparsefront.data.base import DataInfo
 from sparsefront.export.packed_layers import store
@@ -96,8 +97,8 @@ def test_sparse_network_is_the_masked_one(model, pattern, dtype):
 def test_replay_and_compiled_equal_eager(model):
     masked, formats, masks, inputs = pruned(model, TileWise(64), torch.float16)
     net = copy.deepcopy(masked)
-    fuse_blocks(net, formats, masks, inputs[0], KernelChoice("sparse"))
-    for one in inputs:
+    fuse_blocks(net, formats, masks, inputs[0], KernelChoice("sparse", name=one_kernel()))
+    for number, one in enumerate(inputs):
         with torch.inference_mode():
             eager = net(**one)
             graph, (replayed,) = record([lambda one=one: net(**one)], device=CUDA, warmup=2)
@@ -105,8 +106,9 @@ def test_replay_and_compiled_equal_eager(model):
             torch.cuda.synchronize()
             # transformers leaves out a mask that masks nothing, but not while a graph is recorded: other attention kernels
             assert output_error(replayed, eager) <= (5e-3 if model == "bert" else 0)
-            torch.compiler.reset()
-            assert output_error(torch.compile(net, dynamic=False)(**one), eager) < 5e-3
+            if number < 2:  # what is measured, and odd sizes
+                torch.compiler.reset()
+                assert output_error(torch.compile(net, dynamic=False)(**one), eager) < 5e-3
 
 
 def test_a_compiled_block_is_one_graph():
@@ -116,7 +118,7 @@ def test_a_compiled_block_is_one_graph():
         if dense:
             fuse_dense(net, inputs[0], layout="feature_major")
         else:
-            fuse_blocks(net, formats, masks, inputs[0], KernelChoice("sparse"))
+            fuse_blocks(net, formats, masks, inputs[0], KernelChoice("sparse", name=one_kernel()))
         torch.compiler.reset()
         compiled = torch.compile(net, fullgraph=True, dynamic=False)
         with torch.inference_mode():

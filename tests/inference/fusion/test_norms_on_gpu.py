@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+from quick_settings import one_kernel
 from sparsefront_kernels.norm import layer_norm
 from sparsefront_kernels.norm.layer_norm import CUDA_DIVISIONS, TRITON
 
@@ -67,8 +68,8 @@ def test_network_with_each_kernel(launch, pruned, dense, forced):
         report = fuse_dense(net, first, layout="feature_major")
         assert all(block.residual_norms for block in report.blocks.values())
     else:
-        parts = FusionParts(layouts=("feature_major",))
-        report = fuse_blocks(net, pruned.formats, pruned.masks, first, KernelChoice("sparse"), parts=parts)
+        parts, choice = FusionParts(layouts=("feature_major",)), KernelChoice("sparse", name=one_kernel())
+        report = fuse_blocks(net, pruned.formats, pruned.masks, first, choice, parts=parts)
     assert report.rewritten and {norm.kernel for norm in report.norms.values()} == {launch.kernel}
     truth = copy.deepcopy(pruned.net).float()
     with torch.inference_mode():
@@ -95,8 +96,8 @@ def test_network_with_norms_of_rows(pruned, dense):
         report = fuse_dense(net, first, layout="row_major")
         assert all(block.residual_norms for block in report.blocks.values())
     else:
-        parts = FusionParts(layouts=("row_major",))
-        report = fuse_blocks(net, pruned.formats, pruned.masks, first, KernelChoice("sparse"), parts=parts)
+        parts, choice = FusionParts(layouts=("row_major",)), KernelChoice("sparse", name=one_kernel())
+        report = fuse_blocks(net, pruned.formats, pruned.masks, first, choice, parts=parts)
     assert {launch for block in report.rewritten.values() for launch in block.norm_launches} == {"cuda_rows"}
     truth = copy.deepcopy(pruned.net).float()
     with torch.inference_mode():

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch._subclasses import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from sparsefront.errors import failure_reason
 from sparsefront.measure.problems import collect_problems
@@ -99,7 +100,7 @@ def _slot(value: Any, batch: int) -> Hashable:
     if type(value) is dict:
         return "dict", tuple((name, _slot(value[name], batch)) for name in sorted(value))
     if isinstance(value, Tensor):
-        ones = [size == 1 for size in value.shape]
+        ones = [statically_known_true(size == 1) for size in value.shape]  # adds no guard where a call is exported
         if batch == 1:
             ones[:1] = [False] * len(ones[:1])
         return "tensor", value.dtype == torch.bool, tuple(ones)

@@ -328,6 +328,10 @@ def _functionalize(exported: torch.export.ExportedProgram) -> torch.export.Expor
     """Functionalize in-place operators; returned unchanged if inputs or buffers are mutated."""
     if not any(map(_mutates, exported.graph.nodes)):
         return exported
+    for node in exported.graph.find_nodes(op="call_function", target=aten.dropout.default):
+        if not node.args[2] and all(user.op != "output" for user in node.users):  # torch 2.11 would make them copies
+            node.replace_all_uses_with(node.args[0])
+            exported.graph.erase_node(node)
     functional = exported.run_decompositions({})
     signature = functional.graph_signature
     return exported if signature.user_inputs_to_mutate or signature.buffers_to_mutate else functional
