@@ -215,10 +215,12 @@ def load_pt2(path: Path | str) -> Callable[..., Any]:
         path: *.pt2, from torch.export or AOTInductor.
     Raises:
         ValueError: at the load, a file of another kind, or of another torch or GPU model than this process has; or at a call,
-            a missing or unknown input, or one outside of the ranges that the file states.
+            a missing or unknown input, or one of another dtype or device than the file's, or outside of its ranges.
     """
     for part in OTHER_OPS:
         import_module(f"sparsefront_kernels.{part}")
+    if Path(path).exists() and not zipfile.is_zipfile(path):
+        raise ValueError(f"{path}: not written by sf.to_pt2, or cut off")
     with zipfile.ZipFile(path) as archive:
         names = archive.namelist()
         compiled = any("/aotinductor/" in name for name in names)
@@ -244,15 +246,20 @@ def load_pt2(path: Path | str) -> Callable[..., Any]:
             raise ValueError(f"{path}: takes {', '.join(inputs)}, each once, not {', '.join(received) or 'nothing'}")
         for name, tensor in tensors.items():
             require_in_range(name, tensor, record)
-        return run(**tensors)
+        # a compiled program reads memory in the order of the example, whatever the strides of its inputs
+        return run(**{name: tensor.contiguous() for name, tensor in tensors.items()})
 
     return call
 
 
 def require_in_range(name: str, tensor: Tensor, record: dict[str, Any]) -> None:
-    """Raise ValueError unless a tensor is an input of the file, with a shape within its ranges."""
+    """Raise ValueError unless a tensor is an input of the file, of its dtype and device, with a shape within its ranges."""
     if name not in record["inputs"]:
         raise ValueError(f"{name}: no input of this file, which has {', '.join(record['inputs'])}")
+    dtype, device = record["dtypes"][name], "cpu" if record["device"] == "cpu" else "cuda"
+    seen = f"{tensor.dtype} on {tensor.device.type}" if isinstance(tensor, Tensor) else type(tensor).__name__
+    if seen != f"torch.{dtype} on {device}":  # a compiled program would read its bytes as they are
+        raise ValueError(f"{name}: {seen} is not torch.{dtype} on {device}, for which this file was made")
     ranges = [tuple(size) for size in record["inputs"][name]]
     if len(ranges) != tensor.dim() or any(not low <= n <= high for (low, high), n in zip(ranges, tensor.shape)):
         sizes = ", ".join(f"{low}" if low == high else f"{low} to {high}" for low, high in ranges)

@@ -150,6 +150,11 @@ def test_inputs_outside_the_range(tmp_path):
         ),
         ({"ids": tokens()["input_ids"]}, r"a\.pt2: takes input_ids, attention_mask, each once, not ids$"),
         ({}, "each once, not nothing$"),
+        (
+            tokens() | {"attention_mask": tokens()["input_ids"].int()},
+            "^attention_mask: torch.int32 on cpu is not torch.int64",
+        ),
+        (tokens() | {"attention_mask": None}, "^attention_mask: NoneType is not torch.int64 on cpu"),
     ):
         with pytest.raises(ValueError, match=message):
             run(**wrong)
@@ -187,6 +192,9 @@ def test_length_beyond_the_positions(tmp_path, family, table, most):
 
 def test_program_of_another_machine(tmp_path, monkeypatch):
     """One error that names both, before anything is loaded; what was made on a CPU runs on the CPU of any machine."""
+    (tmp_path / "cut.pt2").write_bytes(b"PK")
+    with pytest.raises(ValueError, match=r"cut\.pt2: not written by sf\.to_pt2, or cut off"):
+        sparsefront_kernels.load_pt2(tmp_path / "cut.pt2")
     net, x = nn.Linear(8, 8).eval(), torch.randn(2, 8)
     sf.to_pt2(net, (x,), tmp_path / "a.pt2")
     monkeypatch.setattr(torch.export, "load", lambda *_, **__: pytest.fail("loads"))
@@ -295,7 +303,7 @@ def test_onnx_refuses_unused_zeros(tmp_path):
 
 def test_compiled_program_agrees(tmp_path):
     """AOTInductor rounds differently; it needs a C++ compiler."""
-    net, x = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 8)).eval(), torch.randn(2, 64)
+    net, x = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 8)).eval(), torch.randn(64, 2).t()
     sf.swap(net, sf.prune(net, pattern="tile_wise", sparsity=0.5, granularity=16), (x,))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -303,9 +311,10 @@ def test_compiled_program_agrees(tmp_path):
             sf.to_pt2(net, (x,), tmp_path / "a.pt2", batch=(1, 8), compiled=True)
         except InvalidSetting as error:
             pytest.skip(str(error))
-    x = torch.randn(5, 64)
-    with torch.inference_mode():
-        torch.testing.assert_close(sparsefront_kernels.load_pt2(tmp_path / "a.pt2")(input=x), net(x))
+    run = sparsefront_kernels.load_pt2(tmp_path / "a.pt2")
+    for x in (torch.randn(5, 64), torch.randn(64, 5).t(), torch.randn(1, 64).expand(5, 64)):
+        with torch.inference_mode():
+            torch.testing.assert_close(run(input=x), net(x))
 
 
 @pytest.mark.gpu

@@ -171,13 +171,14 @@ def draw(kernel: InLayout, seed: int, device: torch.device | str, *, largest: in
     shared, own = Random(f"compiled {seed // sharing}"), Random(f"own {seed}")
     occasion, reason = OCCASIONS[seed % len(OCCASIONS)], ""
     for _ in range(DRAWS):
+        key = kernel.family, largest, shared.getstate(), own.getstate()
         weight = WEIGHTS[kernel.family](shared, own, occasion, largest)
         dtype = shared.choice((torch.float16, torch.bfloat16, torch.float32))
         bias_kind = shared.choice(("none", "own dtype", "float32"))
         rows = shared.choice([m for m in ROWS if m <= largest])
         (n, k), m = weight.shape, 1 if occasion == "one row" else rows
         problem = Problem(m, k, n, dtype, device, kernel.layout)
-        stored = _stored(kernel.family, weight, own.randrange(2**31))
+        stored = _stored(key, weight, own.randrange(2**31))
         with precision_allowed(kernel):
             reason = kernel.unsupported_reason(stored, problem)
         if reason == f"needs a CUDA device, not {problem.device.type}":  # another weight changes nothing
@@ -215,16 +216,15 @@ def _with_epilogue(drawn: RandomProblem, shared: Random, own: Random, generator:
 _recent: dict[tuple, SparseFormat] = {}
 
 
-def _stored(family: str, weight: DrawnWeight, seed: int) -> SparseFormat:
-    """The seed is drawn with the mask, and stands for it."""
-    key = family, weight.shape, repr(weight.parameters), seed
+def _stored(key: tuple, weight: DrawnWeight, seed: int) -> SparseFormat:
+    """The key: what the weight follows from, its family first."""
     if key not in _recent:
         mask = weight.mask(*weight.shape)
         values = torch.randn(weight.shape, generator=torch.Generator().manual_seed(seed))
         values[~mask] = torch.nan  # a pruned weight must not matter, whatever it is
         if len(_recent) == RECENT:
             del _recent[next(iter(_recent))]
-        _recent[key] = FORMATS[family].from_dense(values, mask, **weight.parameters)
+        _recent[key] = FORMATS[key[0]].from_dense(values, mask, **weight.parameters)
     return _recent[key]
 
 

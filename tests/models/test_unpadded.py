@@ -2,6 +2,7 @@
 
 import copy
 
+import numpy as np
 import pytest
 import torch
 import transformers
@@ -27,6 +28,15 @@ def build(family: str, head: str = "Model", **others: object) -> nn.Module:
         if "relative_attention_bias" in name or "position_embeddings" in name:
             nn.init.normal_(parameter)
     return net
+
+
+class Unmasked(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = build("Bert")
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        return self.encoder(input_ids, input_ids != 0)[0]
 
 
 def batch(family: str, masked: str) -> dict[str, Tensor]:
@@ -135,6 +145,7 @@ def test_recorded_and_compiled_networks_agree(family):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        ({"attention_mask": torch.zeros(2, 1, 2, 2)}, r"takes attention_mask \[2, 2\], not \[2, 1, 2, 2\]"),
         ({"attention_mask": torch.tensor([[1, 1], [0, 0]])}, "row 1 of the attention mask has no token"),
         ({"input_ids": torch.ones(2, 41, dtype=torch.long)}, "rows of 41 tokens, and the network has 40 positions"),
         ({"inputs_embeds": torch.ones(2, 2, 32)}, "not inputs_embeds"),
@@ -147,25 +158,42 @@ def test_bad_batches_are_errors(change, message):
     with pytest.raises(ValueError, match=message):
         net(**{"input_ids": ids} | change)
     assert net(ids[:, :1]).last_hidden_state.shape == (2, 1, 32)
+    states, pooled = net(ids, return_dict=False)
+    assert states.shape == (2, 2, 32) and pooled.shape == (2, 32)
 
 
 @pytest.mark.parametrize(
     ("net", "lengths", "message"),
     [
-        (lambda: build("Bert"), [1, 2, 3], "^lengths=3 values: is the number of tokens of each row"),
+        (lambda: build("Bert"), [1, 2, 3], r"^lengths=\[1, 2, 3\]: is an integer for each row"),
+        (lambda: build("Bert"), 5, "^lengths=5: is an integer for each row"),
+        (lambda: Unmasked(), [1, 5], "needs attention_mask, which Unmasked does not take"),
         (lambda: build("Bert"), [1, 0], "^lengths=0: is from 1 to 5, the length of the rows"),
         (lambda: build("Bert"), torch.tensor([6, 5]), "^lengths=6: is from 1 to 5"),
-        (lambda: build("Bert"), [1, 2.5], "^lengths=2.5: is from 1 to 5"),
-        (lambda: build("DistilBert"), [1, 5], "^lengths=True: is for .* Bert, Roberta, MPNet, not DistilBertModel"),
-        (lambda: build("Bert", is_decoder=True), [1, 5], "^lengths=True: is for encoders; this BertModel is a decoder"),
+        (lambda: build("Bert"), [1, 2.5], r"^lengths=\[1, 2.5\]: is an integer for each row"),
+        (
+            lambda: build("DistilBert"),
+            [1, 5],
+            r"^lengths=\[1, 5\]: needs .* Bert, Roberta, MPNet; this is DistilBertModel",
+        ),
+        (lambda: build("Bert", is_decoder=True), [1, 5], r"^lengths=\[1, 5\]: needs an encoder; this BertModel is"),
     ],
-    ids=["other rows", "empty", "too long", "no number", "another encoder", "decoder"],
+    ids=["other rows", "one number", "no mask", "empty", "too long", "no number", "another encoder", "decoder"],
 )
 def test_bad_lengths_are_errors(net, lengths, message):
     net, ids = net(), torch.full((2, 5), 7)
     name, layer = next((name, part) for name, part in net.named_modules() if isinstance(part, nn.Linear))
     with pytest.raises(InvalidSetting, match=message):
         sf.swap(net, {name: torch.ones_like(layer.weight, dtype=torch.bool)}, {"input_ids": ids}, lengths=lengths)
+    assert not is_unpadded(net)
+
+
+def test_refused_steps_leave_the_padding():
+    net = build("Bert")
+    masks, inputs = sf.prune(net, "block_wise", 0.5, granularity=16), {"input_ids": torch.full((2, 5), 7)}
+    with pytest.raises(InvalidSetting, match="mode"):
+        sf.swap(net, masks, inputs, lengths=np.array([1, 5]), settings=sf.Measure(mode="decode"))
+    assert not is_unpadded(net)
 
 
 def test_unpadded_networks_are_not_exported(tmp_path):

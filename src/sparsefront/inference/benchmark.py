@@ -184,7 +184,7 @@ def benchmark(
         own, others = (", ".join(forward_names(one) or ()) for one in (net, dense_net))
         raise InvalidSetting("net", type(net).__name__, f"must name its inputs as dense_net does, {others}, not {own}")
     if lengths is not None:
-        inputs = set_lengths(inputs, lengths)
+        inputs = set_lengths(dense_net, inputs, lengths)
     if lengths is not None or is_unpadded(net) or is_unpadded(dense_net):
         dense_net, net = (_without_padding(one, argument) for one, argument in ((dense_net, "dense_net"), (net, "net")))
         tell(f"benchmark: without padding, {fit_tokens(net, inputs)} tokens of {inputs_in_words(inputs)}")
@@ -223,7 +223,7 @@ def _without_padding(net: nn.Module, argument: str) -> nn.Module:
     if any(isinstance(module, SparseLayer) for module in net.modules()):
         allowed = "computes padding, and the other network or lengths asks for none: swap it with sf.swap(lengths=...)"
         raise InvalidSetting(argument, type(net).__name__, allowed)
-    return unpad(copy_sharing_weights(net), key=argument)
+    return unpad(copy_sharing_weights(net), key=argument, value=type(net).__name__)
 
 
 PROMPTS_FROM = 0.7  # of the search's time: the part for steps of three networks

@@ -262,7 +262,7 @@ def to_pt2(
         )
     inputs = name_inputs_on(net, example_inputs)
     dims = _dims(net, inputs, batch, length)
-    tensors = {name: value for name, value in inputs.items() if isinstance(value, Tensor)}
+    tensors = {name: value.contiguous() for name, value in inputs.items() if isinstance(value, Tensor)}
     record, traced, kernels = _record(net, tensors, dims), _Traced(net.eval(), inputs), {}
     if kernels_by_rows:
         first = next(iter(tensors))

@@ -354,10 +354,11 @@ def swap(
         raise InvalidSetting("packed", type(packed).__name__, "is PackedWeights, such as what sf.save returns, or None")
     settings, inputs = settings or Measure(), name_inputs_on(net, example_inputs)
     if lengths is not None:
-        inputs = set_lengths(inputs, lengths)
-        unpad(net, key="lengths")
+        inputs = set_lengths(net, inputs, lengths)
     called = step_inputs(net, inputs, settings)
     require_supported(chosen_precision, next(iter(called.values())).device, network_dtype(net))
+    if lengths is not None:
+        unpad(net, key="lengths", value=lengths)
     arguments = net, masks, called, choice, packed, chosen_precision
     if device_of(net).type != "cuda" or choice.swaps_nothing:
         return _swap_network(*arguments)

@@ -1,5 +1,6 @@
 """Encoders of transformers without padding: real tokens end to end through all products and norms, attention by offsets."""
 
+import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from importlib import import_module
@@ -36,7 +37,7 @@ class Inference:
     unpadded: bool = False
 
 
-def unpad(net: nn.Module, *, key: str = KEY) -> nn.Module:
+def unpad(net: nn.Module, *, key: str = KEY, value: object = True) -> nn.Module:
     """Make the encoder of a network run without padding, in place; names of modules and tensors do not change.
 
     The network takes and returns what it did before. Outputs at real tokens are equal up to rounding; those at padding mean
@@ -44,7 +45,7 @@ def unpad(net: nn.Module, *, key: str = KEY) -> nn.Module:
 
     Args:
         net: BERT, RoBERTa or MPNet of transformers, with any head; no decoder, and not yet swapped. Inference only.
-        key: of the setting that asked for it.
+        key, value: of the setting that asked for it.
     Returns:
         the same network.
     Raises:
@@ -53,11 +54,11 @@ def unpad(net: nn.Module, *, key: str = KEY) -> nn.Module:
     parts = [part for part in net.modules() if _is_encoder(part)]
     if not parts and not any(_unpadded_parts(net)):
         kinds = ", ".join(name.removesuffix("Model") for name in ENCODERS)
-        raise InvalidSetting(key, True, f"is for the encoders of transformers' {kinds}, not {type(net).__name__}")
+        raise InvalidSetting(key, value, f"needs an encoder of transformers' {kinds}; this is {type(net).__name__}")
     import_module(KERNELS)
     for encoder in parts:
         if getattr(encoder.config, "is_decoder", False):
-            raise InvalidSetting(key, True, f"is for encoders; this {type(encoder).__name__} is a decoder")
+            raise InvalidSetting(key, value, f"needs an encoder; this {type(encoder).__name__} is a decoder")
         attention = ENCODERS[type(encoder).__name__]
         for part in encoder.modules():
             if type(part).__name__ == attention:
@@ -125,22 +126,30 @@ def fill_rows(inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {name: torch.ones_like(value) if name == MASK else value for name, value in inputs.items()}
 
 
-def set_lengths(inputs: Mapping[str, Any], lengths: Sequence[int] | Tensor) -> dict[str, Any]:
-    """The same batch with `lengths` [B] real tokens at the beginning of its rows.
+def set_lengths(net: nn.Module, inputs: Mapping[str, Any], lengths: Sequence[int] | Tensor) -> dict[str, Any]:
+    """The same batch of a network with `lengths` [B] real tokens at the beginning of its rows.
 
     Raises:
-        InvalidSetting: not one length for each row, or one that is not from 1 to the length of the rows.
+        InvalidSetting: not one length for each row, or one that is not from 1 to the length of the rows; or the network takes
+            no mask.
     """
     ids = inputs.get("input_ids")
-    numbers = lengths.tolist() if isinstance(lengths, Tensor) else list(lengths)
-    if not isinstance(ids, Tensor) or ids.dim() != 2 or len(numbers) != len(ids):
-        raise InvalidSetting(
-            "lengths", f"{len(numbers)} values", "is the number of tokens of each row of input_ids [B, L]"
-        )
-    for length in numbers:
-        if type(length) is not int or not 1 <= length <= ids.shape[1]:
+    try:
+        inspect.signature(net.forward).bind_partial(**{MASK: None})
+    except TypeError:
+        raise InvalidSetting("lengths", lengths, f"needs {MASK}, which {type(net).__name__} does not take") from None
+    try:
+        numbers = torch.as_tensor(lengths)
+    except (TypeError, ValueError, RuntimeError):  # no array of numbers
+        numbers = torch.empty(0)
+    whole = not (numbers.is_floating_point() or numbers.is_complex() or numbers.dtype == torch.bool)
+    if not isinstance(ids, Tensor) or ids.dim() != 2 or not whole or numbers.shape != ids.shape[:1]:
+        raise InvalidSetting("lengths", lengths, "is an integer for each row of input_ids [B, L]")
+    for length in numbers.tolist():
+        if not 1 <= length <= ids.shape[1]:
             raise InvalidSetting("lengths", length, f"is from 1 to {ids.shape[1]}, the length of the rows")
-    return dict(inputs) | {MASK: (torch.arange(ids.shape[1]) < torch.tensor(numbers)[:, None]).long().to(ids.device)}
+    real = torch.arange(ids.shape[1], device=ids.device) < numbers.to(ids.device)[:, None]
+    return dict(inputs) | {MASK: real.long()}
 
 
 class UnpaddedEncoder(nn.Module):
@@ -161,9 +170,10 @@ class UnpaddedEncoder(nn.Module):
 
         Args:
             input_ids: int64 [B, L].
-            attention_mask: [B, L], 0 = padding; or [B, 1, L, L] of equal rows.
+            attention_mask: [B, L], 0 = padding.
         Raises:
-            ValueError: a row without a token, more positions than the network has, or another argument.
+            ValueError: a mask of another shape, a row without a token, more positions than the network has, or another
+                argument.
         """
         for name, value in ({"input_ids": True} if input_ids is None else others).items():
             if value is not None and value is not False:
@@ -199,7 +209,8 @@ class UnpaddedEncoder(nn.Module):
             output = block(hidden, offsets, *extra)
             hidden = output[0] if isinstance(output, tuple) else output
         states = hidden.index_select(0, (count - 1).clamp(0, tokens - 1))
-        return self._output(states.view(rows, length, -1))
+        output = self._output(states.view(rows, length, -1))
+        return output if (net.config.return_dict if return_dict is None else return_dict) else output.to_tuple()
 
     def _count_tokens(self, real: Tensor) -> int:
         """The tokens to compute, of the mask's values where they can be read."""
@@ -233,7 +244,9 @@ def _real_tokens(input_ids: Tensor, mask: Tensor | None) -> Tensor:
     """Bool [B, L], True for tokens that are not padding."""
     if mask is None:
         return torch.ones_like(input_ids, dtype=torch.bool)
-    return (mask[:, 0, 0] if mask.dim() == 4 else mask) != 0
+    if mask.shape != input_ids.shape:  # those of pairs of tokens may hold 0 for real ones
+        raise ValueError(f"an unpadded encoder takes attention_mask {[*input_ids.shape]}, not {[*mask.shape]}")
+    return mask != 0
 
 
 def _positions(input_ids: Tensor, padding: int) -> Tensor:
