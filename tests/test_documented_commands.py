@@ -46,6 +46,8 @@ NOT_HERE = {  # they need a GPU or install something
     "pytest -m gpu",
     "pip install .",
     "pip install timm",
+    "pip install wandb-workspaces",
+    "python compare.py source=wandb project=NAME entity=NAME panels=wandb",  # needs a server: tests/results has a false one
     *(f'pip install -e ".[{extra}]"' for extra in ("sweep", "joblib", "ray", "submitit")),
     'pip install ".[run]"',
     "pre-commit install",

@@ -199,12 +199,8 @@ def storing_products(net: nn.Module, kernels: Mapping[SparseLayer, str]) -> Iter
                 layer._non_persistent_buffers_set.discard(f"stored_{name}")
 
 
-OTHER_OPS = (
-    "attention",
-    "norm.layer_norm",
-    "norm.rows",
-    "recurrent",
-)  # modules whose ops a program may call next to products
+# modules whose ops a program may call next to products
+OTHER_OPS = "attention", "norm.layer_norm", "norm.rows", "recurrent"
 RECORD = "sparsefront.json"  # in a file of `sf.to_pt2`: what it states of itself
 
 

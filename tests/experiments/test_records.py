@@ -14,7 +14,7 @@ from experiments.harness.rows import difference
 from sparsefront.__main__ import compare
 from sparsefront.artifacts.bounded_files import Unreadable
 from sparsefront.records import without_machine, write_record
-from sparsefront.results.packed import MEMBERS, OUTCOMES, OVERRIDES, RECORD, SAMPLES, pack, unpack
+from sparsefront.results.packed import MEMBERS, OUTCOMES, OVERRIDES, RECORD, SAMPLES, SERVING, pack, unpack
 from sparsefront.results.record import Result
 from sparsefront.results.run_folder import overrides_command
 from sparsefront.results.store import read_results
@@ -73,7 +73,7 @@ def test_equal_runs_give_equal_bytes(results, packed, tmp_path):
 
 def test_record_names_no_place(packed, results):
     members = unpack(packed)
-    assert set(members) == set(MEMBERS)
+    assert set(members) == {*MEMBERS} - {SERVING}
     assert str(results.parent).encode() not in b"".join(members.values())
     assert overrides_command(packed) == (
         "python run.py debug=tiny trainer=cpu measure.device=cpu model.dim=64 model.depth=1 pattern=n_m sparsity=0.5"
@@ -102,7 +102,7 @@ def test_run_without_a_file(results, tmp_path, name):
 
 def test_large_latencies_are_left_out(results, tmp_path, monkeypatch):
     monkeypatch.setattr("sparsefront.records.MOST_LATENCY_BYTES", 10)
-    assert set(unpack(write_record(run_folder(results), tmp_path))) == {*MEMBERS} - {SAMPLES}
+    assert set(unpack(write_record(run_folder(results), tmp_path))) == {*MEMBERS} - {SAMPLES, SERVING}
 
 
 def test_records_are_compared_and_rebuilt(results, packed, tmp_path, capsys):

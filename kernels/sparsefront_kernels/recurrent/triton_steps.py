@@ -101,7 +101,8 @@ def _lstm_gates_backward_kernel(
     i, f, g, o = tl.sigmoid(i), tl.sigmoid(f), 2.0 * tl.sigmoid(2.0 * g) - 1.0, tl.sigmoid(o)
     t = 2.0 * tl.sigmoid(2.0 * (f * c + i * g)) - 1.0
     dc += dh * o * (1.0 - t * t)
-    d_gates, dtype = d_gates_ptr + row * 4 * width + column, d_gates_ptr.dtype.element_ty
+    d_gates = d_gates_ptr + row * 4 * width + column
+    dtype = d_gates_ptr.dtype.element_ty
     tl.store(d_gates, (dc * g * i * (1.0 - i)).to(dtype), exists)
     tl.store(d_gates + width, (dc * c * f * (1.0 - f)).to(dtype), exists)
     tl.store(d_gates + 2 * width, (dc * i * (1.0 - g * g)).to(dtype), exists)
