@@ -55,7 +55,7 @@ def attend_unpadded(
     Returns:
         [T, heads, d], contiguous.
     Raises:
-        ValueError: incompatible operands.
+        ValueError: incompatible operands, or a GPU without Triton.
     """
     if q.dim() != 3 or any(part.shape != q.shape or part.dtype != q.dtype or part.stride(2) != 1 for part in (q, k, v)):
         shapes = ", ".join(f"{part.dtype} {list(part.shape)}" for part in (q, k, v))
@@ -66,9 +66,11 @@ def attend_unpadded(
         raise ValueError(f"bias must be [{q.shape[1]}, 2 * reach + 1], with columns, not {list(bias.shape)}")
     if columns is not None and (columns.dtype != torch.int32 or columns.shape != q.shape[:1]):
         raise ValueError(f"columns must be int32 [{len(q)}], not {columns.dtype} {list(columns.shape)}")
-    if not q.is_cuda or not operands.TRITON_IS_INSTALLED or q.numel() == 0:
+    if not q.is_cuda or q.numel() == 0:
         halves = [part if part is None else part.float() for part in (q, k, v, bias)]
         return attend_unpadded_reference(*halves[:3], offsets, scale, halves[3], columns).to(q.dtype)
+    if not operands.TRITON_IS_INSTALLED:
+        raise ValueError("unpadded attention on a GPU needs Triton, which is not installed: compute padding too")
     from sparsefront_kernels.attention.triton_unpadded import launch_attention
 
     out = q.new_empty(q.shape)

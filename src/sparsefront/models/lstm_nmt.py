@@ -178,7 +178,7 @@ class Decoder(nn.Module):
     def run(self, tokens: Tensor, state: DecoderState) -> Tensor:
         """The attention outputs [B, T, width] after each of the tokens, embedded [B, T, width]."""
         attended = []
-        if not self.lstm.is_plain:
+        if not (self.lstm.is_plain and torch.is_grad_enabled()):  # a dense network is timed with cuDNN's steps
             for token in tokens.unbind(1):
                 state = self(token, state)
                 attended.append(state.attended)
