@@ -27,13 +27,13 @@ from experiments.end_to_end.points import Point, Setting
 from experiments.end_to_end.study import (
     Options,
     arguments,
-    asked_points,
     calls_of,
     error_cells,
     log,
     options_of,
     report_cells,
     run,
+    select_points,
     times_cells,
 )
 from experiments.harness import runs
@@ -190,7 +190,7 @@ def main() -> int:
     setting, places = Setting("tile_wise", 128, 0.75), [place for place in PLACES if place[0] in asked.models]
     points = [Point(*place, "fp16", setting, "sparse") for place in places]
     options, ends_at, status = options_of(asked), runs.ends_at(asked.minutes), 0
-    for point in asked_points(asked, points):
+    for point in select_points(asked, points):
         done = {values_of(row, KEY) for row in read_lines(asked.out)}
         for line in LINES:
             if line.name in asked.lines and values_of(point.columns | {"line": line.name}, KEY) not in done:

@@ -267,7 +267,7 @@ def options_of(asked: argparse.Namespace) -> Options:
     return Options(asked.out, settings, asked.seconds, not asked.dry_run, asked.profile, asked.tiny)
 
 
-def asked_points(asked: argparse.Namespace, points: Sequence[Point]) -> list[Point]:
+def select_points(asked: argparse.Namespace, points: Sequence[Point]) -> list[Point]:
     """The points that the command line names, with its pattern settings."""
     return [
         replace(point, pattern_settings=asked.pattern_settings) if point.setting.pattern == "tile_wise" else point
@@ -284,7 +284,7 @@ def main(
     """The exit status."""
     asked = arguments(description, out).parse_args()
     try:
-        points = asked_points(asked, points or all_points())
+        points = select_points(asked, points or all_points())
         return run(measure, points, options_of(asked), runs.ends_at(asked.minutes))
     except InvalidSetting as error:
         sys.exit(str(error))

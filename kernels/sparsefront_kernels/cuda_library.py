@@ -93,7 +93,7 @@ class BuildFailed(RuntimeError):
     """A library cannot be built. The message begins with the reason and includes the compiler's output."""
 
 
-def needed_capability(name: str, capability: tuple[int, int]) -> str | None:
+def find_needed_capability(name: str, capability: tuple[int, int]) -> str | None:
     """What a GPU of this compute capability lacks for a library, or None."""
     if capability < (8, 0):
         return "needs compute capability 8.0 or newer"
@@ -114,7 +114,7 @@ def gpu_architectures() -> tuple[str, ...]:
 
 def runs_on(name: str, architectures: Sequence[str]) -> tuple[str, ...]:
     """Those of the architectures that can run a library."""
-    return tuple(one for one in architectures if needed_capability(name, divmod(int(one.rstrip("a")), 10)) is None)
+    return tuple(one for one in architectures if find_needed_capability(name, divmod(int(one.rstrip("a")), 10)) is None)
 
 
 def _flags(name: str, architectures: Sequence[str]) -> tuple[str, ...]:

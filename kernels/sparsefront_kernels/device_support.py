@@ -54,7 +54,7 @@ def library_unsupported_reason(problem: Problem, library: str) -> str | None:
 
 def _capability_reason(device: torch.device, library: str) -> str | None:
     capability = torch.cuda.get_device_capability(device)
-    needed = cuda_library.needed_capability(library, capability)
+    needed = cuda_library.find_needed_capability(library, capability)
     return None if needed is None else "{}, this GPU has {}.{}".format(needed, *capability)
 
 

@@ -167,7 +167,7 @@ class _Product:
 
 
 @contextmanager
-def replaced_products(
+def replace_products(
     net: nn.Module, make: Callable[[SparseLayer, KernelEntry], Callable[..., Tensor]]
 ) -> Iterator[None]:
     """Context in which every 16- or 32-bit sparse layer of a network calls another product, made from the layer and its entry."""
@@ -183,14 +183,14 @@ def replaced_products(
 
 
 @contextmanager
-def storing_products(net: nn.Module, kernels: Mapping[SparseLayer, str]) -> Iterator[None]:
+def store_products(net: nn.Module, kernels: Mapping[SparseLayer, str]) -> Iterator[None]:
     """Context in which every 16- or 32-bit sparse layer of a network calls `stored_product`, to trace it.
 
     Args:
         kernels: layer -> the op's `kernel`, where that is not the layer's own.
     """
     try:
-        with replaced_products(net, lambda layer, entry: _Product(layer, entry, kernels.get(layer, layer.kernel_name))):
+        with replace_products(net, lambda layer, entry: _Product(layer, entry, kernels.get(layer, layer.kernel_name))):
             yield
     finally:
         for layer in (layer for layer in net.modules() if isinstance(layer, SparseLayer)):

@@ -143,7 +143,7 @@ class EnergyMeter:
 
 
 NO_ENERGY = (OSError, AttributeError, RuntimeError)
-"""What `energy_counter` and its function raise: no NVML here, an old one, or its refusal."""
+"""What `energy_counter` and its function raise: no NVML here, an old one, or one that does not answer."""
 
 
 def energy_counter(device: torch.device, *, alone: bool = False) -> Callable[[], float]:

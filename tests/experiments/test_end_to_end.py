@@ -26,7 +26,7 @@ def options(modules, tmp_path, monkeypatch):
 
 @pytest.fixture
 def timed(options):
-    """Timed on a CPU, behind the refusal."""
+    """Timed on a CPU, behind the check that wants a GPU."""
     object.__setattr__(options, "timed", True)
     return options
 

@@ -113,7 +113,7 @@ def validate(config: DictConfig, *, trust: Sequence[str] | None = None) -> Exper
         if kernel.mode == "sparse" and not (experiment.sweep or pattern.prunes or experiment.precision.is_low):
             allowed = f"swaps kernels for pruned layers in, and pattern={pattern.name} prunes none: kernel=auto or none"
             raise InvalidSetting("kernel", experiment.choices["kernel"], allowed)
-        require_choosable(experiment.optimize, optimizing_sweeper() or "a sweeper")
+        require_choosable(experiment.optimize, find_optimizing_sweeper() or "a sweeper")
     _check_timed_inputs(experiment)
     if experiment.inference.unpadded:
         _check_unpadded(experiment)
@@ -529,7 +529,7 @@ OF_TIMING = (
 OF_CONTROL = rf"(?:val_)?({'|'.join(CONTROLS)})(?:_standard_error|_seconds)?"
 
 
-def optimizing_sweeper() -> str | None:
+def find_optimizing_sweeper() -> str | None:
     """The class of a sweeper that uses a run's return value; None in a single run and for Hydra's own sweeper."""
     hydra = HydraConfig.get()
     name = str(hydra.sweeper.get("_target_")).rpartition(".")[2]
@@ -542,7 +542,7 @@ def require_optimized_values(experiment: Experiment) -> None:
     Raises:
         InvalidSetting: names the value and why it will be missing, or that nothing is held out.
     """
-    sweeper = optimizing_sweeper()
+    sweeper = find_optimizing_sweeper()
     if sweeper is None:
         return
     if experiment.val_seen:
@@ -563,7 +563,7 @@ def require_optimized_values(experiment: Experiment) -> None:
 
 def require_found(result: Result, names: tuple[str, ...]) -> None:
     """The same check for a finished record: some values (such as the fused graph's latency) cannot be predicted."""
-    sweeper = optimizing_sweeper()
+    sweeper = find_optimizing_sweeper()
     if sweeper is None:
         return
     for name in names:

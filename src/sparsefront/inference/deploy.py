@@ -18,7 +18,7 @@ import torch
 from sparsefront_kernels import KernelEntry, Problem, SparseLinear, find
 from sparsefront_kernels.problem import X_FEATURE_MAJOR
 from sparsefront_kernels.sparse_layer import SparseLayer
-from sparsefront_kernels.stored_product import RECORD, by_rows, replaced_products, storing_products
+from sparsefront_kernels.stored_product import RECORD, by_rows, replace_products, store_products
 from torch import Tensor, nn
 
 from sparsefront.artifacts.durable import whole_file
@@ -176,7 +176,7 @@ def choose_by_rows(net: nn.Module, call: Callable[[], Any], factors: tuple[float
 
         return product
 
-    with torch.inference_mode(), replaced_products(net, observe):
+    with torch.inference_mode(), replace_products(net, observe):
         call()
     chosen: dict[SparseLayer, str] = {}
     known: dict[tuple[Any, ...], dict[int, str]] = {}
@@ -273,7 +273,7 @@ def to_pt2(
         )
         kernels = choose_by_rows(net, lambda: traced(**tensors), factors)
         record["kernels_by_rows"] = sorted(set(kernels.values()))
-    with restore_modes_on_error(net), torch.no_grad(), storing_products(net, kernels):
+    with restore_modes_on_error(net), torch.no_grad(), store_products(net, kernels):
         with _blame("torch.export does not take it"):
             program = torch.export.export(
                 traced, (), tensors, dynamic_shapes={name: dims[name] or None for name in tensors}
