@@ -300,6 +300,13 @@ def test_many_readers_never_miss_it(tmp_path, programs):
     assert len(folders(tmp_path)) == 1
 
 
+def test_stage_being_removed_is_none(tmp_path):
+    """Whatever its random name ends with."""
+    stage = make(tmp_path, "whole").path
+    shutil.copytree(stage, stage.with_name(f"{stage.name}.again-1.removed-651950868597"))
+    assert stages.newest(stage) == stage
+
+
 # A file system that several hosts and users share.
 
 

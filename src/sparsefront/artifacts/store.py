@@ -178,7 +178,8 @@ def newest(folder: Path) -> Path | None:
 
 def _generations(folder: Path) -> list[Path]:
     """All finished stages of that name, oldest first."""
-    beside = [path for path in folder.parent.glob(f"{folder.name}{AGAIN}*") if path.name.rpartition("-")[2].isdigit()]
+    # One that is being removed ends with random digits: its number is no number.
+    beside = [path for path in folder.parent.glob(f"{folder.name}{AGAIN}*") if path.name.rpartition(AGAIN)[2].isdigit()]
     return [path for path in (folder, *sorted(beside, key=generation_number)) if (path / RECORD).exists()]
 
 
