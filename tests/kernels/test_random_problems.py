@@ -88,12 +88,11 @@ def test_every_launch_is_right_and_repeats(kernel):
 
 
 @pytest.fixture(scope="module")
-def gpu_before_hopper(tmp_path_factory):
+def gpu_before_hopper(folder_of_all):
     """Code for compute capability 8.0, assembled for this GPU; nothing was measured. All workers share its libraries."""
     if not torch.cuda.is_available() or cuda_library.compiler() is None:
         pytest.skip("needs a CUDA device and nvcc")
-    base = tmp_path_factory.getbasetemp()
-    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "before_hopper"
+    folder = folder_of_all / "before_hopper"
     appended = f"{os.environ.get('NVCC_APPEND_FLAGS', '')} -include {BEFORE_HOPPER}"
     caches = (cuda_library.load, cuda_library.gpu_architectures, cuda_launch._function, cuda_launch.gpu_limits)
     caches += (cuda_launch.supports_pdl, store.tuned_kernel)
