@@ -160,11 +160,11 @@ KINDS: dict[str, Callable[[Any], Answer]] = {
 
 
 def table() -> Iterator[str]:
-    """Lines of Markdown, after a line that counts the verdicts."""
+    """Lines of Markdown: the number of claims of each verdict, and all claims."""
     lines = rows()
-    counts = {verdict: sum(line[4] == verdict for line in lines) for verdict in (YES, NO, UNCLEAR, MISSING)}
-    yield f"{len(lines)} claims: {', '.join(f'{count} {verdict}' for verdict, count in counts.items())}."
-    yield ""
+    verdicts = (YES, NO, UNCLEAR, MISSING)
+    counts = [sum(line[4] == verdict for line in lines) for verdict in verdicts]
+    yield from (*page.table(("claims", *verdicts), [(len(lines), *counts)]), "")
     yield from page.table(("work", "claim", "theirs", "ours", "same direction", "why not"), lines)
 
 
