@@ -35,7 +35,7 @@ class Channel(Pattern):
         remove every channel of a layer and thereby break the network.
     """
 
-    axis: Literal["outputs", "inputs", "width"] = "outputs"
+    axis: Literal["outputs", "inputs", "width", "hidden", "all"] = "outputs"
     aggregate: Literal["l2_over_length", "rms", "mean"] = "l2_over_length"
     multiple_of: PositiveInt = 1
     name: ClassVar[str] = "channel"
@@ -50,7 +50,15 @@ class Channel(Pattern):
 
     @property
     def tied(self) -> bool:
-        return self.axis == "width"
+        return self.axis in ("width", "hidden", "all")
+
+    @property
+    def in_blocks(self) -> bool:
+        return self.axis in ("width", "all")
+
+    @property
+    def over_norms(self) -> bool:
+        return self.axis in ("hidden", "all")
 
     @property
     def outputs_together(self) -> int | None:

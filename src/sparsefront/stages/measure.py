@@ -41,10 +41,12 @@ from sparsefront.measure.settings import INT8_WEIGHT_ONLY
 from sparsefront.measure.variants import DoesNotApply
 from sparsefront.models.unpadded import UNPADDED
 from sparsefront.networks import layer_weight, tensors_digest
+from sparsefront.patterns.hidden import ties_of
 from sparsefront.progress import EVALUATION, SEARCH, TIMING, counted, reasons_text, record_spans, seconds_of, track_time
 from sparsefront.provenance import provenance
 from sparsefront.pruning.layers import KEEPS_ALL
 from sparsefront.pruning.masks import Masks
+from sparsefront.pruning.unit_hooks import hook_units
 from sparsefront.stages.bench import (
     EvalContext,
     SplitQuality,
@@ -323,7 +325,12 @@ def _measure(
     export = None if exported is None else read_export(exported.path)
     make_masked = None
     if recovered is not None and export is not None:
-        make_masked = partial(load_net, experiment, recovered.path / WEIGHTS, shrink=export.spec.shrink)
+
+        def make_masked() -> nn.Module:
+            net = load_net(experiment, recovered.path / WEIGHTS, shrink=export.spec.shrink)
+            if not experiment.leaves_dense:
+                hook_units(net, ties_of(net, export.masks, experiment.pattern), export.masks)
+            return net
 
     def evaluate_dense(bench: EvalContext, make_net: Callable[[], nn.Module], low: str | None) -> SplitQuality:
         if low is not None:
