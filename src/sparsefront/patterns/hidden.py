@@ -23,7 +23,9 @@ from sparsefront.patterns.base import Pattern
 from sparsefront.patterns.ties import BINARY, UNARY, Tie, find_ties
 
 Axis = tuple[str, int]  # name of a parameter or buffer, and a dimension of it
-PASSED = UNARY | frozenset("float half bfloat16 double type type_as detach exp log sqrt rsqrt sin cos erf clamp hardtanh selu logsigmoid".split())
+PASSED = UNARY | frozenset(
+    "float half bfloat16 double type type_as detach exp log sqrt rsqrt sin cos erf clamp hardtanh selu logsigmoid".split()
+)
 COMBINED = BINARY | frozenset("radd rmul rsub rtruediv where masked_fill maximum minimum addcmul lerp".split())
 REDUCED = frozenset("mean sum amax amin".split())
 MOVED = frozenset(
@@ -46,7 +48,9 @@ class _Follow(TorchFunctionMode):
         super().__init__()
         self.tensors = {**dict(net.named_parameters()), **dict(net.named_buffers())}
         self.layers = {id(layer.weight) for layer in net.modules() if isinstance(layer, PrunableLayer)}
-        self.norms: dict[str, tuple[Axis, int]] = {}  # norm -> its features, and where they are in its input, from the end
+        self.norms: dict[
+            str, tuple[Axis, int]
+        ] = {}  # norm -> its features, and where they are in its input, from the end
         self.norm: tuple[str, Tensor] | None = None  # the one that is called now, and its input
         self._joined: dict[Axis, Axis] = {}
         self._lost: dict[Axis, None] = {}
@@ -54,6 +58,18 @@ class _Follow(TorchFunctionMode):
         self._alive: list[Tensor] = []  # so that no other tensor gets the id
         for name, tensor in self.tensors.items():
             self._set(tensor, {dim: (name, dim) for dim, size in enumerate(tensor.shape) if size > 1})
+        for name, module in net.named_modules():
+            if is_norm(module):
+                module.register_forward_pre_hook(partial(self._enter, name))
+                module.register_forward_hook(self._leave)
+                if not isinstance(module, nn.LayerNorm | nn.RMSNorm):
+                    module.forward = partial(_rms_norm, module)
+
+    def _enter(self, name: str, norm: nn.Module, args: tuple[Tensor, ...]) -> None:
+        self.norm = name, args[0]
+
+    def _leave(self, *_: Any) -> None:
+        self.norm = None
 
     def components(self) -> list[list[Axis]]:
         """The dimensions that go together, but for those that stay."""
@@ -84,9 +100,13 @@ class _Follow(TorchFunctionMode):
         name = getattr(func, "__name__", "").strip("_")
         if name in ("all", "any"):
             result._test = name
-        if not made or not any(map(self._of, read)):
+        if not any(map(self._of, read)) or not made and name != "setitem":
             return result
-        rule = getattr(self, f"_{name}", None) if name in ("linear", "conv1d", "conv2d", "batch_norm", "embedding") else None
+        rule = (
+            getattr(self, f"_{name}", None)
+            if name in ("linear", "conv1d", "conv2d", "batch_norm", "embedding")
+            else None
+        )
         if rule is not None or name in NORMS:
             rule = rule or self._normalize
             self._set(result, rule(result, *args, **kwargs))
@@ -133,29 +153,27 @@ class _Follow(TorchFunctionMode):
     # Rules: each returns the dimensions of the result that are followed.
 
     def _linear(self, result: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> dict[int, Axis]:
-        axes = {dim: axis for dim, axis in self._of(x).items() if dim < x.dim() - 1}
+        dim = x.dim() - weight.dim() + 1  # of the channels of a convolution
         own = weight if id(weight) in self.layers else None  # else no module of it could ignore features
-        self._join(self._of(x).get(x.dim() - 1), self._of(own).get(1))
+        self._join(self._of(x).get(dim), self._of(own).get(1))
         if own is None:
             self.lose(weight)
-        return axes | self._outputs(result.dim() - 1, weight, bias)
-
-    def _outputs(self, dim: int, weight: Tensor, bias: Tensor | None) -> dict[int, Axis]:
         made = self._join(self._of(weight).get(0), *([] if bias is None else [self._of(bias).get(0)]))
-        return {} if made is None else {dim: made}
+        others = {one: axis for one, axis in self._of(x).items() if one < dim}
+        return others if made is None else others | {dim: made}
 
-    def _conv2d(self, result: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None = None, *rest: Any, **more: Any) -> dict:
+    def _conv2d(
+        self, result: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None = None, *rest: Any, **more: Any
+    ) -> dict:
         groups = more.get("groups", rest[3] if len(rest) > 3 else 1)
-        channels = weight.dim() - 2
-        dim = x.dim() - channels - 1
         if groups == 1:
-            self._join(self._of(x).get(dim), self._of(weight).get(1))
-            return self._outputs(dim, weight, bias)
+            return self._linear(result, x, weight, bias)
+        dim = x.dim() - weight.dim() + 1
         if groups != weight.shape[0] or groups != x.shape[dim]:
             self.lose(x, weight, bias)
             return {}
-        parts = [weight] if bias is None else [weight, bias]
-        joined = self._join(self._of(x).get(dim), *(self._of(part).get(0) for part in parts))
+        own = [weight] if bias is None else [weight, bias]
+        joined = self._join(self._of(x).get(dim), *(self._of(tensor).get(0) for tensor in own))
         return {} if joined is None else {dim: joined}
 
     _conv1d = _conv2d
@@ -180,8 +198,11 @@ class _Follow(TorchFunctionMode):
         if joined is None or self.norm is None or at is None:
             self.lose(x, own)
             return {}
-        self.norms[self.norm[0]] = joined, at
-        return axes | {last: joined}
+        earlier, before = self.norms.setdefault(
+            self.norm[0], (joined, at)
+        )  # it may be called again, for other features
+        joined = self._join(joined, earlier if before == at else None)
+        return axes if joined is None else axes | {last: joined}
 
     def _combine(self, result: Tensor, read: Sequence[Tensor]) -> dict[int, Axis]:
         axes: dict[int, Axis] = {}
@@ -192,7 +213,9 @@ class _Follow(TorchFunctionMode):
                 axes[dim] = joined
         return axes
 
-    def _reduce(self, result: Tensor, x: Tensor, dim: Any = None, keepdim: bool = False, **more: Any) -> dict[int, Axis]:
+    def _reduce(
+        self, result: Tensor, x: Tensor, dim: Any = None, keepdim: bool = False, **more: Any
+    ) -> dict[int, Axis]:
         given = range(x.dim()) if dim is None else [dim] if isinstance(dim, int) else dim
         gone = {one % x.dim() for one in given}
         left = [one for one in range(x.dim()) if keepdim or one not in gone]
@@ -222,7 +245,8 @@ class _Follow(TorchFunctionMode):
                 to = [
                     at
                     for at, side in enumerate(result.shape)
-                    if side == size and result.equal(torch.arange(size).view(-1, *[1] * (result.dim() - at - 1)).expand(result.shape))
+                    if side == size
+                    and result.equal(torch.arange(size).view(-1, *[1] * (result.dim() - at - 1)).expand(result.shape))
                 ]
                 if to:
                     place[to[0]] = own
@@ -251,16 +275,21 @@ def find_hidden_ties(net: nn.Module, layers: Iterable[str], others: Sequence[Tie
     for component in follow.components():
         outputs: dict[str, tuple[int, ...]] = {}
         inputs: dict[str, tuple[int, ...]] = {}
-        parts: dict[str, int] = {}
+        parts: dict[str, tuple[int, ...]] = {}
         for name, dim in component:
             layer, _, key = name.rpartition(".")
             module: Any = modules[layer]
-            masked = key == "weight" and layer in among and users[id(module.weight)] == 1 and getattr(module, "groups", 1) == 1
+            masked = (
+                key == "weight"
+                and layer in among
+                and users[id(module.weight)] == 1
+                and getattr(module, "groups", 1) == 1
+            )
             if masked and dim < 2:
                 (inputs if dim else outputs)[layer] = (1,)
             else:
-                parts[name] = dim
-        parts = {name: dim for name, dim in parts.items() if name.removesuffix(".bias") not in outputs}
+                parts[name] = (*parts.get(name, ()), dim)
+        parts = {name: dims for name, dims in parts.items() if name.removesuffix(".bias") not in outputs}
         count = follow.tensors[component[0][0]].shape[component[0][1]]
         if not inputs or makes & outputs.keys() or reads & inputs.keys() or (len(component) == 1 and not outputs):
             continue
@@ -288,12 +317,6 @@ def _call(net: nn.Module) -> _Follow | None:
     for inputs in _inputs(net):
         copied = without_values(net)
         follow = _Follow(copied)
-        for name, module in copied.named_modules():
-            if is_norm(module):
-                if not isinstance(module, nn.LayerNorm | nn.RMSNorm):
-                    module.forward = partial(_rms_norm, module)
-                module.register_forward_pre_hook(lambda _, args, name=name: setattr(follow, "norm", (name, args[0])))
-                module.register_forward_hook(lambda *_: setattr(follow, "norm", None))
         try:
             with torch.no_grad(), follow:
                 output = copied(**inputs) if isinstance(inputs, dict) else copied(*inputs)
@@ -315,15 +338,16 @@ def _rms_norm(module: Any, x: Tensor) -> Tensor:
 
 
 def without_values(net: nn.Module) -> nn.Module:
-    """A copy on the meta device in eval mode, without hooks."""
+    """A copy on the meta device in eval mode, without the hooks of `pruning.unit_hooks`."""
     memo: dict[int, Any] = {}
     for tensor in (*net.parameters(), *net.buffers()):
         empty = torch.empty_like(tensor, device="meta")
         memo[id(tensor)] = nn.Parameter(empty, requires_grad=False) if isinstance(tensor, nn.Parameter) else empty
     copied = copy.deepcopy(net, memo).eval()
     for module in copied.modules():
-        module._forward_hooks.clear()
-        module._forward_pre_hooks.clear()
+        for hooks in (module._forward_hooks, module._forward_pre_hooks):
+            for key in [key for key, hook in hooks.items() if getattr(hook, "of_units", False)]:
+                del hooks[key]
     return copied
 
 
@@ -342,16 +366,20 @@ def _inputs(net: nn.Module) -> Iterator[dict[str, Tensor] | tuple[Tensor, ...]]:
     known = [
         getattr(one, key, None) for one in (config, *modules) for key in ("image_size", "img_size") if one is not None
     ]
-    known += [getattr(part, "image_size", None) for part in (getattr(config, "vision_config", None),) if part is not None]
+    known += [
+        getattr(part, "image_size", None) for part in (getattr(config, "vision_config", None),) if part is not None
+    ]
     known += [  # positions of patches, after up to two tokens
         convolutions[0].stride[0] * math.isqrt(parameter.shape[1] - tokens)
         for parameter in net.parameters()
         for tokens in (0, 1, 2)
         if convolutions and parameter.dim() == 3 and len(parameter) == 1 and parameter.shape[1] > tokens
     ]
-    sides = dict.fromkeys(tuple(one) if isinstance(one, list | tuple) else (one, one) for one in (*known, *SIDES) if one)
+    sides = dict.fromkeys(
+        tuple(one) if isinstance(one, list | tuple) else (one, one) for one in (*known, *SIDES) if one
+    )
     names = inspect.signature(net.forward).parameters
-    text = {name: ids for name in ("input_ids", "decoder_input_ids") if name in names}
+    text = {name: ids for name in ("input_ids", "token_type_ids", "decoder_input_ids") if name in names}
     if "input_features" in names and config is not None:
         frames = 2 * getattr(config, "max_source_positions", 8)
         yield {"input_features": empty(2, getattr(config, "num_mel_bins", 80), frames)}
@@ -360,6 +388,7 @@ def _inputs(net: nn.Module) -> Iterator[dict[str, Tensor] | tuple[Tensor, ...]]:
             yield {**text, "pixel_values": empty(2, channels, *side)}
     if text:
         yield text
+        yield {name: ids for name in text if name != "token_type_ids"}
         return
     if convolutions:
         for side in sides:

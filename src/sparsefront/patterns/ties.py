@@ -35,7 +35,7 @@ class Tie:
         head_dim: size of a head.
         between: batch norms and depthwise convolutions between outputs and inputs.
         tables: parameters of the attention with a column for each head.
-        parts: other parameters and buffers with an entry for each unit -> the dim with them.
+        parts: other parameters and buffers with an entry for each unit -> the dims with them.
         norms: those whose statistics are over the units -> the dim of their input with them, counted from the end.
     """
 
@@ -48,7 +48,7 @@ class Tie:
     head_dim: int = 0
     between: tuple[str, ...] = ()
     tables: tuple[str, ...] = ()
-    parts: Mapping[str, int] = field(default_factory=dict)
+    parts: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     norms: Mapping[str, int] = field(default_factory=dict)
 
     @property

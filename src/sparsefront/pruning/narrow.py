@@ -106,7 +106,7 @@ def _explain(tie_units: Sequence[tuple[Tie, Tensor]], masks: Mapping[str, Tensor
     if not tie_units:
         return all(map(torch.all, masks.values()))
     shapes = {name: (mask.shape[0], mask.shape[1]) for name, mask in masks.items()}
-    explained = masks_of_units(*zip(*tie_units, strict=True), shapes)
+    explained = masks_of_units(tie_units, shapes)
     return all(mask.equal(explained[name]) for name, mask in masks.items())
 
 

@@ -19,6 +19,8 @@ from sparsefront.patterns.ties import Tie, features_of, find_ties
 
 log = logging.getLogger(__name__)
 FEATURES_OF_CONFIG = ("intermediate_size", "hidden_dim", "ffn_dim")
+# configurations with a width of heads, whose hidden size scales nothing, as it does in Gemma
+HIDDEN_IS_SHAPE = ("LlamaConfig", "MistralConfig", "Qwen3Config", "SmolLM3Config")
 HEADS_OF_CONFIG = ("num_attention_heads", "n_heads")
 TOTALS_OF_HEADS = (
     "all_head_size",
@@ -26,7 +28,12 @@ TOTALS_OF_HEADS = (
     "attn_dim",
     "inner_dim",
 )  # attributes of attentions: heads times their size
-SIZES = ("hidden_dim", "embed_dim", "num_features", "head_hidden_size")  # attributes of modules with tokens or positions
+SIZES = (
+    "hidden_dim",
+    "embed_dim",
+    "num_features",
+    "head_hidden_size",
+)  # attributes of modules with tokens or positions
 RECORDED = "_sparsefront_removals"  # attribute of a network that became smaller
 ZEROED = "_sparsefront_zeroed"  # attribute of a network whose pruned units are still in it
 
@@ -151,27 +158,28 @@ def require_no_zeros(net: nn.Module, layers: Iterable[str]) -> None:
 def remove_units(net: nn.Module, tie: Tie, units: Tensor) -> None:
     """Remove the units of a tie that are not in `units`, bool [units], from all of its layers, in place."""
     for name, sizes in tie.outputs.items():
-        _keep(layer := net.get_submodule(name), ("weight", "bias"), features_of(units, sizes), 0)
-        _state_sizes(layer)
+        _keep(net.get_submodule(name), ("weight", "bias"), features_of(units, sizes), 0)
     for name in tie.between:
-        _keep(part := net.get_submodule(name), ("weight", "bias", "running_mean", "running_var"), units, 0)
-        _state_sizes(part)
+        _keep(net.get_submodule(name), ("weight", "bias", "running_mean", "running_var"), units, 0)
     for name, sizes in tie.inputs.items():
-        _keep(reader := net.get_submodule(name), ("weight",), features_of(units, sizes), 1)
-        _state_sizes(reader)
-    owners = [(id(own), module, key) for module in net.modules() for key, own in module.named_parameters(recurse=False)]
-    for name, dim in tie.parts.items():
+        reader = net.get_submodule(name)
+        _keep(reader, ("weight",), features_of(units, sizes), 1)
+    owners = [
+        (id(own), module, key) for module in net.modules() for key, own in module._parameters.items() if tie.parts
+    ]
+    for name, dims in tie.parts.items():
         parent, _, own = name.rpartition(".")
-        before = id(getattr(part := net.get_submodule(parent), own))
-        _keep(part, (own,), units, dim)
+        owner = net.get_submodule(parent)
+        before = id(getattr(owner, own))
+        for dim in dims:
+            _keep(owner, (own,), units, dim)
+        vars(owner).update({key: int(units.sum()) for key in SIZES if vars(owner).get(key) == tie.count})
         for module, key in [(module, key) for tensor, module, key in owners if tensor == before]:  # which may share it
-            setattr(module, key, getattr(part, own))
+            setattr(module, key, getattr(owner, own))
             _state_sizes(module)
-        _state_sizes(part)
-        vars(part).update({key: int(units.sum()) for key in SIZES if vars(part).get(key) == tie.count})
     for name in tie.norms:
-        if hasattr(norm := net.get_submodule(name), "normalized_shape"):
-            norm.normalized_shape = (int(units.sum()),)
+        if hasattr(net.get_submodule(name), "normalized_shape"):
+            vars(net.get_submodule(name))["normalized_shape"] = (int(units.sum()),)
     if tie.attention is None:
         return
     attention: Any = net.get_submodule(tie.attention)
@@ -205,11 +213,13 @@ def _keep(module: nn.Module, names: tuple[str, ...], features: Tensor, dim: int)
         if isinstance(tensor, nn.Parameter):
             narrower = nn.Parameter(narrower, requires_grad=tensor.requires_grad)
         setattr(module, name, narrower)
+    _state_sizes(module)
 
 
 def _state_sizes(module: Any) -> None:
     """Let a module's numbers of features follow from its weight."""
-    weight, sizes = getattr(module, "weight", None), {}
+    sizes: dict[str, int] = {}
+    weight: Any = getattr(module, "weight", None)
     if isinstance(module, nn.Linear):
         sizes = {"out_features": len(weight), "in_features": weight.shape[1]}
     elif isinstance(module, nn.Conv1d | nn.Conv2d):
@@ -261,11 +271,18 @@ def describe_units(net: nn.Module, removed: Sequence[tuple[Tie, Tensor]]) -> str
     config: Any = net.config
     changes: dict[str, int] = {}
     for tie, units in removed:
-        names, left = FEATURES_OF_CONFIG if tie.attention is None else HEADS_OF_CONFIG, int(units.sum())
+        left, kind = int(units.sum()), type(config).__name__
+        names: tuple[str, ...] = FEATURES_OF_CONFIG
+        what = "holds one number of features for all"
+        if tie.attention is not None:
+            names, what = HEADS_OF_CONFIG, "holds one number of heads for all"
+        elif tie.parts:
+            names = ("hidden_size",) if kind in HIDDEN_IS_SHAPE else ()
+            what = "gives the hidden size to more than shapes"
         left, before = left * tie.of_unit, tie.count * tie.of_unit
         config_key = next((name for name in names if getattr(config, name, None) == before), None)
         if config_key is None or changes.setdefault(config_key, left) != left:
-            return f"{type(config).__name__} holds one number of {'features' if tie.attention is None else 'heads'} for all"
+            return f"{kind} {what}"
         if tie.attention is not None:
             changes["head_dim"] = tie.head_dim
             if hasattr(config, "num_key_value_heads"):

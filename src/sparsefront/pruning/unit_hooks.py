@@ -16,8 +16,12 @@ from sparsefront.patterns.ties import Tie
 from sparsefront.patterns.width import units_left
 
 
+class _Hook:
+    of_units = True
+
+
 @dataclass(eq=False)
-class NormOverUnits:
+class NormOverUnits(_Hook):
     """Replaces the output of a norm: statistics over these units, and zeros in the others.
 
     Args:
@@ -43,7 +47,7 @@ class NormOverUnits:
 
 
 @dataclass(eq=False)
-class ReadUnits:
+class ReadUnits(_Hook):
     """Makes a dense layer read zeros in place of pruned units.
 
     Args:
@@ -77,7 +81,11 @@ def hook_units(net: nn.Module, ties: Iterable[Tie], masks: Mapping[str, Tensor])
             continue
         for name, dim in tie.norms.items():
             modules[name].register_forward_hook(NormOverUnits(units.nonzero().flatten(), dim))
-        weights = {id(modules[name.rpartition(".")[0]]._parameters.get("weight")) for name, dim in tie.parts.items() if dim == 1}
+        weights = {
+            id(modules[name.rpartition(".")[0]]._parameters.get("weight"))
+            for name, dims in tie.parts.items()
+            if 1 in dims
+        }
         for name, layer in modules.items():  # a head may share its weight with the embedding that is named
             if isinstance(layer, PrunableLayer) and id(layer.weight) in weights and name not in tie.inputs:
                 layer.register_forward_pre_hook(ReadUnits(~units, layer.weight.dim() - 2))
@@ -86,5 +94,5 @@ def hook_units(net: nn.Module, ties: Iterable[Tie], masks: Mapping[str, Tensor])
 def unhook_units(net: nn.Module) -> None:
     for module in net.modules():
         for hooks in (module._forward_hooks, module._forward_pre_hooks):
-            for key in [key for key, hook in hooks.items() if isinstance(hook, NormOverUnits | ReadUnits)]:
+            for key in [key for key, hook in hooks.items() if isinstance(hook, _Hook)]:
                 del hooks[key]
