@@ -91,7 +91,7 @@ def test_every_tensor_of_llama_follows():
 
 
 @pytest.mark.parametrize(("name", "described"), [("Llama", True), ("Gemma-2", False), ("bert", False)])
-def test_configuration_where_it_is_the_same_function(name, described, tmp_path):
+def test_configuration_of_the_same_function(name, described, tmp_path):
     net, inputs = make(name)
     narrowed = sf.narrow(net, sf.prune(net, HIDDEN, 0.25, example_inputs=inputs, tell=len))
     assert (narrowed.not_in_config is None) == described

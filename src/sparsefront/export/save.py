@@ -163,8 +163,8 @@ def load(folder: Path | str, net: nn.Module, *, trust: Sequence[str] = (), narro
     Args:
         net: the saved architecture; its device and dtype stay. If blocks or units were removed from it, with them (they are
             removed here) or without, as `from_pretrained` opens it.
-        narrower: if whole heads and features were pruned (pattern channel, axis=width), remove them (`sf.narrow`), which leaves
-            a dense network. False: layers keep their shapes, with zeros.
+        narrower: if whole heads and features were pruned (pattern channel with tied channels), remove them (`sf.narrow`), which
+            leaves a dense network. False: layers keep their shapes, with zeros.
         trust: third-party packages whose patterns the export may name, such as ["mylab.patterns"]: importing them runs their
             code. Patterns of sparsefront need none.
     Returns:

@@ -33,7 +33,8 @@ MOVED = frozenset(
     "chunk split unbind cat concat stack repeat roll index_select contiguous clone broadcast_to tile flip".split()
 )
 POOLED = frozenset("max_pool2d avg_pool2d adaptive_avg_pool2d adaptive_max_pool2d interpolate".split())
-NORMS = ("layer_norm", "rms_norm")
+RULES = {name: f"_{name}" for name in ("linear", "batch_norm", "embedding")}
+RULES |= {"conv1d": "_convolve", "conv2d": "_convolve", "layer_norm": "_normalize", "rms_norm": "_normalize"}
 FILLED = frozenset("zeros_like ones_like empty_like full_like new_zeros new_ones new_full new_empty rand_like".split())
 
 
@@ -102,14 +103,8 @@ class _Follow(TorchFunctionMode):
             result._test = name
         if not any(map(self._of, read)) or not made and name != "setitem":
             return result
-        rule = (
-            getattr(self, f"_{name}", None)
-            if name in ("linear", "conv1d", "conv2d", "batch_norm", "embedding")
-            else None
-        )
-        if rule is not None or name in NORMS:
-            rule = rule or self._normalize
-            self._set(result, rule(result, *args, **kwargs))
+        if name in RULES:
+            self._set(result, getattr(self, RULES[name])(result, *args, **kwargs))
         elif name in PASSED and len({id(value) for value in read}) == 1:
             self._set(made[0], self._of(read[0]))
         elif name in COMBINED or name in PASSED:
@@ -162,7 +157,7 @@ class _Follow(TorchFunctionMode):
         others = {one: axis for one, axis in self._of(x).items() if one < dim}
         return others if made is None else others | {dim: made}
 
-    def _conv2d(
+    def _convolve(
         self, result: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None = None, *rest: Any, **more: Any
     ) -> dict:
         groups = more.get("groups", rest[3] if len(rest) > 3 else 1)
@@ -175,8 +170,6 @@ class _Follow(TorchFunctionMode):
         own = [weight] if bias is None else [weight, bias]
         joined = self._join(self._of(x).get(dim), *(self._of(tensor).get(0) for tensor in own))
         return {} if joined is None else {dim: joined}
-
-    _conv1d = _conv2d
 
     def _embedding(self, result: Tensor, ids: Tensor, weight: Tensor, *rest: Any, **more: Any) -> dict[int, Axis]:
         axis = self._of(weight).get(1)
@@ -216,11 +209,11 @@ class _Follow(TorchFunctionMode):
     def _reduce(
         self, result: Tensor, x: Tensor, dim: Any = None, keepdim: bool = False, **more: Any
     ) -> dict[int, Axis]:
-        given = range(x.dim()) if dim is None else [dim] if isinstance(dim, int) else dim
-        gone = {one % x.dim() for one in given}
-        left = [one for one in range(x.dim()) if keepdim or one not in gone]
-        self._lost.update({axis: None for one, axis in self._of(x).items() if one in gone})
-        return {left.index(one): axis for one, axis in self._of(x).items() if one not in gone}
+        dims = range(x.dim()) if dim is None else [dim] if isinstance(dim, int) else dim
+        summed = {one % x.dim() for one in dims}
+        left = [one for one in range(x.dim()) if keepdim or one not in summed]
+        self._lost.update({axis: None for one, axis in self._of(x).items() if one in summed})
+        return {left.index(one): axis for one, axis in self._of(x).items() if one not in summed}
 
     def _keep_sizes(self, result: Tensor, x: Tensor, dims: int) -> None:
         stays = {dim for dim in range(dims) if result.shape[dim] == x.shape[dim]}
@@ -329,8 +322,9 @@ def _call(net: nn.Module) -> _Follow | None:
 
 def is_norm(module: nn.Module) -> bool:
     """Whether it divides by a statistic over its features, of which `weight`, if there is one, has an entry each."""
-    named = "RMSNorm" in type(module).__name__ or type(module).__name__ == "T5LayerNorm"
-    return isinstance(module, nn.LayerNorm | nn.RMSNorm) or (named and list(module._parameters) == ["weight"])
+    kind = type(module).__name__
+    rms = ("RMSNorm" in kind or kind == "T5LayerNorm") and list(module._parameters) == ["weight"]
+    return rms or isinstance(module, nn.LayerNorm | nn.RMSNorm)
 
 
 def _rms_norm(module: Any, x: Tensor) -> Tensor:

@@ -43,13 +43,13 @@ class Narrowed:
 def narrow(net: nn.Module, masks: Mapping[str, Tensor]) -> Narrowed:
     """Remove pruned heads, hidden features and channels from the network, in place.
 
-    Linear and Conv2d layers, the batch norms between them and head counts become smaller. If a transformers config can
+    Linear and Conv2d layers, norms, embeddings and head counts become smaller. If a transformers config can
     describe the result, the network's config is updated, and `net.save_pretrained(folder)` writes what `from_pretrained`
     loads. Layers whose masks share no whole units are not changed.
 
     Args:
         net: masked: pruned weights are zero.
-        masks: layer -> bool, [N, K] or shaped like the weight; from pattern channel with axis=width.
+        masks: layer -> bool, [N, K] or shaped like the weight; from pattern channel with axis=width, hidden or all.
     Returns:
         which layers became narrower: `print(narrowed)`. The network remembers what it lost: `sf.save` of its next masks stores
             that too, and `sf.load` opens both in the original architecture.

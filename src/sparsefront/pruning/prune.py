@@ -115,7 +115,7 @@ def prune(
         layer name -> bool mask, shaped like the weight and on its device, True = keep. A dict that also knows its pattern.
     Raises:
         InvalidSetting: an invalid argument; names it, its value and what is allowed. Also a layer that still has the units that
-            pattern channel with axis=width pruned: `sf.narrow` takes them out.
+            pattern channel with tied channels pruned: `sf.narrow` takes them out.
     """
     net = unwrap(net)
     require_network(net)
