@@ -43,7 +43,7 @@ def draw_mask(kind: str, batch: int, length: int, heads: int, dtype: torch.dtype
 
 def draw(shape: tuple[int, ...], layout: str, mask: str, dtype: torch.dtype, *, pruned: bool, device: torch.device):
     """Operands of the op; without pruned features q, k and v are slices of one product, else one tensor with a list."""
-    (batch, length, heads, d), width = shape, shape[2] * shape[3]
+    batch, length, heads, width = *shape[:3], shape[2] * shape[3]
     count, features = 3 * width, None
     if pruned:
         computed = torch.rand(3 * width) < 0.6
@@ -83,7 +83,9 @@ def check(
         results.append(torch.full_like(results[0], torch.nan))  # of the same strides
         launch_attention(*operands, results[1], launch=launch)
     for result in results:
-        assert result.dtype == dtype and (is_feature_major(result.flatten(0, 1)) is feature_major or shape[0] * shape[1] == 1)
+        assert result.dtype == dtype and (
+            is_feature_major(result.flatten(0, 1)) is feature_major or shape[0] * shape[1] == 1
+        )
         torch.testing.assert_close(result.double(), expected, rtol=0, atol=TOLERANCE[dtype])
 
 

@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,11 +67,13 @@ class Rewriting:
         layout: of the residual stream.
         low: whether to prefer low-precision kernels; else each product runs its fastest kernel of any precision.
         name: in the report.
+        attention: whether our kernel computes attention, in this layout, where it can.
     """
 
     layout: str
     low: bool
     name: str
+    attention: bool = False
 
 
 @dataclass(frozen=True)
@@ -298,8 +300,10 @@ class BlockPass:
         """The fastest rewriting of this chain; if unchanged blocks are faster, `faster_dense` of the report has them."""
         if self.plan is not None:
             layout_of = {name: self.plan.blocks[name].layout for name in prepared}
-            return self._variant("planned", layout_of, blocks, prepared)
-        rewritings = self._rewritings(_layouts_of(prepared.values(), layouts))
+            ours = {name for name in prepared if self.plan.blocks[name].attention}
+            return self._variant("planned", layout_of, blocks, prepared, attention=ours)
+        has_attention = any(block.has_attention for block in prepared.values())
+        rewritings = self._rewritings(_layouts_of(prepared.values(), layouts), has_attention)
         if not self.chooser.times_on(self.device):
             return self._rewrite(rewritings[0], blocks, prepared)
         times: dict[str, float | None] = {}
@@ -330,11 +334,13 @@ class BlockPass:
             self.report.variants_ms[chain] = known
         return chosen
 
-    def _rewritings(self, layouts: Sequence[str]) -> list[Rewriting]:
+    def _rewritings(self, layouts: Sequence[str], has_attention: bool) -> list[Rewriting]:
         """Rewritings to choose from by time; the first if nothing is timed. Low precision is row-major; a dense baseline in low
         precision uses it wherever possible.
         """
         rewritings = [Rewriting(layout, False, layout) for layout in layouts]
+        if has_attention:
+            rewritings += [Rewriting(layout, False, f"{layout}_attention", True) for layout in layouts]
         precision = self.chooser.precision
         if not precision.is_low or "row_major" not in layouts:
             return rewritings
@@ -343,9 +349,8 @@ class BlockPass:
         return [low] if self.chooser.dense or (forced is not None and is_low(forced)) else [low, *rewritings]
 
     def _rewrite(self, rewriting: Rewriting, chain: Sequence[str], prepared: Mapping[str, PreparedBlock]) -> Variant:
-        return self._variant(
-            rewriting.name, dict.fromkeys(prepared, rewriting.layout), chain, prepared, low=rewriting.low
-        )
+        layout_of, ours = dict.fromkeys(prepared, rewriting.layout), set(prepared) if rewriting.attention else set()
+        return self._variant(rewriting.name, layout_of, chain, prepared, low=rewriting.low, attention=ours)
 
     def _keep_faster_dense(self, chosen: Variant, times: Mapping[str, float | None]) -> None:
         """Record that the chain stays unchanged if that is faster."""
@@ -363,13 +368,21 @@ class BlockPass:
         prepared: Mapping[str, PreparedBlock],
         *,
         low: bool = False,
+        attention: Collection[str] = (),
     ) -> Variant:
-        """Rewrite blocks in these layouts; one without a kernel is skipped, with the reason in the report."""
+        """Rewrite blocks in these layouts; one without a kernel is skipped, with the reason in the report.
+
+        Args:
+            attention: blocks whose attention our kernel computes, where it can.
+        """
         blocks, products = {}, {}
         for block, content in prepared.items():
             following = chain[chain.index(block) + 1] if block != chain[-1] else None
             try:
                 feature_major = layout_of[block] == "feature_major"
+                ours, computed = block in attention and content.has_attention, {}
+                if ours and feature_major:
+                    content, computed = content.around_attention(block, compact=self.parts.compact)
                 made = self._products(block, content, feature_major=feature_major, low=low)
                 layers = [chosen.report.layers_in(block) for chosen in made]
                 blocks[block] = FusedBlock(
@@ -384,6 +397,8 @@ class BlockPass:
                         for names, chosen in zip(layers, made, strict=True)
                         if chosen.norm_adds_residual
                     },
+                    attention=ours,
+                    computed=computed,
                 )
                 blocks[block].add_call(content.key, content.captured)
                 products[block] = [chosen.report for chosen in made]
@@ -446,7 +461,8 @@ class BlockPass:
         residual_norms += sum(isinstance(norm, FusedResidualNorm) for norm in block.norms)
         launches = (*(str(norm.launch) for norm in norms), *("cuda_rows" for _ in of_rows))
         norms_there = len(block.norms), error, residual_norms, launches
-        self.report.blocks[name] = BlockReport(layout, products, *norms_there, quantized if low else None)
+        quantization_error, attention = quantized if low else None, block.has_own_attention
+        self.report.blocks[name] = BlockReport(layout, products, *norms_there, quantization_error, attention)
 
     @torch.no_grad()
     def _check_original_code(self, name: str, block: FusedBlock, output: Any, call: BlockCall) -> None:
