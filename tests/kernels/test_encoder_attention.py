@@ -123,6 +123,17 @@ def test_attention_is_an_op(device):
         launch_attention(q, k.contiguous(), v, features, heads, scale, mask, None, None, torch.empty(2, 8, 16))
 
 
+def test_attention_has_gradients(device):
+    operands = draw((2, 8, 2, 8), "columns", "pairs", torch.float32, pruned=True, device=device)
+    rest, gradients = operands[3:], []
+    for function in (attend, attend_in_float64):
+        parts = [part.detach().clone().requires_grad_() for part in operands[:3]]
+        function(*parts, *rest)[:, 1:].square().sum().backward()  # without the query that attends to nothing
+        gradients.append([part.grad for part in parts])
+    for gradient, expected in zip(*gradients, strict=True):
+        torch.testing.assert_close(gradient, expected, rtol=1e-3, atol=1e-4)
+
+
 def test_attention_names_unsupported_heads():
     cuda = torch.device("cuda")
     assert unsupported_reason(torch.float16, 64, torch.device("cpu")) == "runs on CUDA devices"

@@ -136,3 +136,21 @@ def _empty(q: Tensor, width: int, feature_major: bool) -> Tensor:
 @attend.register_fake
 def _(q, k, v, features, heads, scale, mask=None, q_bias=None, v_bias=None, feature_major=False):
     return _empty(q, q.shape[-1] if features is None else features.shape[-1], feature_major)
+
+
+def _keep(ctx, inputs: tuple, output: Tensor) -> None:
+    tensors = [inputs[place] for place in (0, 1, 2, 3, 6, 7, 8)]
+    ctx.save_for_backward(*tensors)
+    ctx.heads, ctx.scale = inputs[4], inputs[5]
+
+
+def _gradients(ctx, dy: Tensor) -> tuple[Tensor | None, ...]:
+    """Gradients of q, k, v by recomputing with the reference; mask and biases are constants."""
+    q, k, v, features, mask, q_bias, v_bias = ctx.saved_tensors
+    parts = [part.detach().requires_grad_() for part in (q, k, v)]
+    with torch.enable_grad():
+        y = attend_reference(*parts, features, ctx.heads, ctx.scale, mask, q_bias, v_bias)
+    return *torch.autograd.grad(y, parts, dy), *([None] * 7)
+
+
+attend.register_autograd(_gradients, setup_context=_keep)

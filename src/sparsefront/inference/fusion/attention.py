@@ -9,7 +9,7 @@ from sparsefront_kernels.attention import attend
 from sparsefront_kernels.attention.encoder import unsupported_reason
 from torch import Tensor, fx, nn
 
-from sparsefront.inference.fusion.sites import ProductSite, is_feature_major, read_name
+from sparsefront.inference.fusion.sites import ProductSite, is_feature_major, node_argument, read_name
 
 aten = torch.ops.aten
 
@@ -134,7 +134,7 @@ class AttentionSite:
         out: last node that the attention replaces, [B, L, heads * d].
     """
 
-    layers: tuple[str, str, str]
+    layers: tuple[str, ...]
     features: Tensor
     heads: int
     scale: float
@@ -165,12 +165,15 @@ def find_attentions(
 def _attention_site(
     node: fx.Node, plain: Mapping[fx.Node, str], tensors: Mapping[str, Tensor], device: torch.device
 ) -> AttentionSite | None:
-    options = dict(zip(OPTIONS, node.args[3:], strict=False)) | dict(node.kwargs)
-    query, mask = node.args[0].meta["val"], options.get("attn_mask")
+    options: dict[str, Any] = dict(zip(OPTIONS, node.args[3:], strict=False)) | dict(node.kwargs)
+    inputs = [node_argument(node, place) for place in range(3)]
+    query, mask = inputs[0].meta["val"], options.get("attn_mask")
     if options.get("dropout_p") or options.get("is_causal") or options.get("enable_gqa") or query.dim() != 4:
         return None
     heads, d = query.shape[1], query.shape[3]
     if not isinstance(heads, int) or unsupported_reason(query.dtype, d, device) is not None:
+        return None
+    if any(str(part.meta["val"].shape) != str(query.shape) for part in inputs):  # keys of another sequence
         return None
     if mask is not None and mask.meta["val"].dtype not in (torch.bool, query.dtype):
         return None
@@ -178,7 +181,7 @@ def _attention_site(
     if out is None:
         return None
     linears, features = [], []
-    for part in node.args[:3]:
+    for part in inputs:
         (linear,) = _linears_before(part)
         index = _feature_index(part, linear, tensors)
         if linear not in plain or index is None or index.numel() != heads * d or not _leads_to(linear, node):
@@ -311,7 +314,7 @@ def place_attentions(
     Returns:
         name of the module -> attention.
     """
-    modules = {}
+    modules: dict[str, FusedAttention] = {}
     calls = {node.target: node for node in graph.find_nodes(op="call_module")}
     place_of = {  # Linear -> names of its product's Linears, the product, and its first output there
         layer: (site.layers, calls[name], sum(site.rows[:place]))
@@ -322,7 +325,8 @@ def place_attentions(
         places = [place_of[layer] for layer in attention.layers]
         parts = [product for _, product, _ in places]
         index = [own.to(device) + first for own, (*_, first) in zip(attention.features, places, strict=True)]
-        features, biases = None, [None, None, None]
+        features: Tensor | None = None
+        biases: list[Tensor | None] = [None, None, None]
         with graph.inserting_before(attention.out):
             if computed:
                 outputs = [computed[layers] for layers, *_ in places]

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from sparsefront.errors import InvalidSetting, failure_reason
 from sparsefront.gpu import exclusive, yield_gpu
 from sparsefront.inference.choice import KernelChoice, is_low
+from sparsefront.inference.fusion.attention import ComputedOutputs
 from sparsefront.inference.fusion.calls import (
     BlockCall,
     Unfusable,
@@ -380,7 +381,8 @@ class BlockPass:
             following = chain[chain.index(block) + 1] if block != chain[-1] else None
             try:
                 feature_major = layout_of[block] == "feature_major"
-                ours, computed = block in attention and content.has_attention, {}
+                ours = block in attention and content.has_attention
+                computed: dict[tuple[str, ...], ComputedOutputs] = {}
                 if ours and feature_major:
                     content, computed = content.around_attention(block, compact=self.parts.compact)
                 made = self._products(block, content, feature_major=feature_major, low=low)
