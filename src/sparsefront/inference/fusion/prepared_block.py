@@ -306,12 +306,12 @@ def prepare_block(
             current[up.layers], current[down.layers] = smaller
     device = next(iter(weights.values())).weight.device
     attentions = find_attentions(captured.graph, sites, other_tensors, device)
-    read, given = {layer for one in attentions for layer in one.layers}, {one.out for one in attentions}
+    read, results = {layer for one in attentions for layer in one.layers}, {one.out for one in attentions}
     specs = [
         replace(
             _spec(site, original[site.layers], current[site.layers], constants.get(site.layers, 0)),
             feeds_attention=read.issuperset(site.layers),
-            reads_attention=site.x in given,
+            reads_attention=site.x in results,
         )
         for site, _ in chosen
     ]
