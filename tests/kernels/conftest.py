@@ -245,12 +245,17 @@ def pytest_report_header() -> str:
     return f"kernel tests: GPU {found}; TRITON_INTERPRET={os.environ.get('TRITON_INTERPRET', 'unset')}"
 
 
-@pytest.fixture
-def most_of_the_memory(tmp_path_factory) -> Iterator[None]:
-    """One test at a time, of all processes of this run, takes most of the GPU's memory."""
+@pytest.fixture(scope="session")
+def folder_of_all(tmp_path_factory) -> Path:
+    """A folder that all processes of this run share."""
     folder = tmp_path_factory.getbasetemp()
-    shared = folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
-    with (shared / "most_of_the_memory").open("w") as lock:
+    return folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
+
+
+@pytest.fixture
+def most_of_the_memory(folder_of_all) -> Iterator[None]:
+    """One test at a time, of all processes of this run, takes most of the GPU's memory."""
+    with (folder_of_all / "most_of_the_memory").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
         if torch.cuda.is_available():

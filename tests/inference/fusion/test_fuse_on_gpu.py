@@ -89,8 +89,8 @@ def test_sparse_network_is_the_masked_one(model, pattern, dtype):
             assert product.family != "dense" and product.latency_us == min(
                 us for kernel, us in product.candidates.items() if kernel != "dense_linear"
             )
-    layouts = {"feature_major", "row_major"}
-    assert set(next(iter(report.variants_ms.values()))) == layouts | {f"{layout}_attention" for layout in layouts}
+    times = next(iter(report.variants_ms.values()))
+    assert times.keys() >= {"feature_major", "row_major"} and any(name.endswith("_attention") for name in times)
     within(net, masked, inputs, dtype)
 
 

@@ -28,6 +28,8 @@ from sparsefront.inference.fusion.placement import (
     FusedNorm,
     FusedRowNorm,
     copy_graph,
+    name_pairs,
+    place_chunks,
     place_layouts,
     place_norms,
     place_products,
@@ -58,6 +60,7 @@ class FusedBlock(nn.Module):
         kept: name -> the block's other parameters and buffers.
         feature_major: whether the residual stream is feature-major; else row-major.
         row_major_exit: whether to convert the output to row-major, for a reader that is no feature-major block.
+        hidden_bytes: of hidden features between two products that are computed at a time; None: all.
         parts: with which the products were made.
         norm_biases: names of the Linears of a product whose residual the next norm adds -> the bias that the norm adds too;
             None where the product adds it.
@@ -73,6 +76,7 @@ class FusedBlock(nn.Module):
         *,
         feature_major: bool,
         row_major_exit: bool = False,
+        hidden_bytes: int | None = None,
         parts: FusionParts = ALL_PARTS,
         norm_biases: Mapping[Layers, Tensor | None] = MappingProxyType({}),
         attention: bool = False,
@@ -80,7 +84,7 @@ class FusedBlock(nn.Module):
     ) -> None:
         super().__init__()
         self._parts, self.attention = parts, attention
-        self.feature_major, self.row_major_exit = feature_major, row_major_exit
+        self.feature_major, self.row_major_exit, self.hidden_bytes = feature_major, row_major_exit, hidden_bytes
         self._bare = [bare]  # in a list, so that its meta tensors are not registered here
         # the original code, made when a call needs it; in a list, since its tensors are registered here already
         self._original: list[nn.Module] = []
@@ -138,7 +142,8 @@ class FusedBlock(nn.Module):
         sites = dict(zip((f"product_{place}" for place in range(len(self._layers))), self._sites(graph), strict=True))
         added = self._find_added(sites.values())
         products = dict(zip(sites, self._products(), strict=True))
-        modules: dict[str, Any] = products | quantizing_producers(sites, products)
+        pairs = name_pairs(sites)
+        modules: dict[str, Any] = products | quantizing_producers(pairs, products)
         tensors, device, computed = self._collect_kept(), self._products()[0].device, self._collect_computed()
         attentions = self._find_attentions(graph, sites.values(), computed)
         if not attentions:
@@ -153,6 +158,8 @@ class FusedBlock(nn.Module):
             place_layouts(graph, tuple(modules), row_major_exit=self.row_major_exit)
         else:
             modules |= place_row_norms(graph, tensors, added, modules)
+        if self.hidden_bytes is not None:
+            modules |= place_chunks(graph, pairs, modules, self.hidden_bytes)
         modules |= {node.target: tensors[node.target] for node in graph.find_nodes(op="get_attr")}
         graph.lint()
         self.graphs.append(fx.GraphModule(modules, graph))

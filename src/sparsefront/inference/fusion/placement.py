@@ -1,5 +1,6 @@
 """Products, norms, quantizations and layouts in a rewritten block's graph: their modules, and where they are placed."""
 
+import math
 import operator
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -391,17 +392,21 @@ class QuantizesOutput(nn.Module):
         return self.product(x) if self.product.emulates else self.product.run_quantized(x)
 
 
+def name_pairs(sites: Mapping[str, ProductSite]) -> list[tuple[str, str]]:
+    """Names of the products of `find_pairs`; sites: name of a product -> its site in a graph."""
+    names = {site.layers: name for name, site in sites.items()}
+    return [(names[up.layers], names[down.layers]) for up, down in find_pairs(sites.values())]
+
+
 def quantizing_producers(
-    sites: Mapping[str, ProductSite], products: Mapping[str, FusedProduct]
+    pairs: Sequence[tuple[str, str]], products: Mapping[str, FusedProduct]
 ) -> dict[str, QuantizesOutput]:
     """Name of each product whose quantized output the next product accepts -> the module to call instead.
 
     Args:
-        sites: name of the product -> its site in a graph.
+        pairs: as from `name_pairs`.
         products: the same names -> products.
     """
-    names = {site.layers: name for name, site in sites.items()}
-    pairs = [(names[up.layers], names[down.layers]) for up, down in find_pairs(sites.values())]
     return {
         up: QuantizesOutput(products[up])
         for up, down in pairs
@@ -493,3 +498,80 @@ def _is_attention(node: fx.Node) -> bool:
     while node.target in VIEWS:
         node = node.all_input_nodes[0]
     return "scaled_dot_product" in str(node.target) or str(node.target).startswith("attention_")
+
+
+# Hidden features between two products, in chunks of rows that stay in L2: memory is neither written nor read for them, but few
+# rows may not fill the GPU, and a copy joins the outputs of the chunks.
+
+ROWS = 256  # of X: chunks are multiples of it, as are the kernels' tiles
+
+
+class ProductsInChunks(nn.Module):
+    """Two products, of which the second alone reads the first, by chunks of rows.
+
+    Args:
+        up, down: modules of the products.
+        hidden_bytes: most bytes of hidden features in a chunk.
+    """
+
+    def __init__(self, up: nn.Module, down: nn.Module, hidden_bytes: int) -> None:
+        super().__init__()
+        self.up, self.down = up, down
+        product = product_of(up)
+        assert product is not None
+        width = 1 if isinstance(up, QuantizesOutput) else product.format.dtype.itemsize
+        self.rows = max(1, hidden_bytes // (product.out_features * width * ROWS)) * ROWS
+
+    def forward(self, x: Tensor | Quantized, *residual: Tensor) -> Tensor:
+        values, scales = (x, None) if isinstance(x, Tensor) else x
+        m = values.numel() // values.shape[-1]
+        if m <= self.rows or torch.compiler.is_exporting():  # an exported program takes any number of rows
+            return self.down(self.up(x), *residual)
+        chunks = -(-m // self.rows)
+        step = math.ceil(m / chunks / ROWS) * ROWS
+        flat, *added = (tensor.reshape(m, tensor.shape[-1]) for tensor in (values, *residual))
+        outputs = []
+        for first in range(0, m, step):
+            part = slice(first, first + step)
+            own: Tensor | Quantized = flat[part]
+            if scales is not None:
+                own = Quantized(flat[part], scales if len(scales) == 1 else scales[part])
+            outputs.append(self.down(self.up(own), *(tensor[part] for tensor in added)))
+        product = product_of(self.down)
+        if product is not None and product.y_feature_major:
+            y = torch.cat([output.t() for output in outputs], dim=1).t()
+        else:
+            y = torch.cat(outputs)
+        return y.view(*values.shape[:-1], y.shape[-1])
+
+    def extra_repr(self) -> str:
+        return f"rows={self.rows}"
+
+
+def place_chunks(
+    graph: fx.Graph, pairs: Sequence[tuple[str, str]], modules: Mapping[str, nn.Module], hidden_bytes: int
+) -> dict[str, ProductsInChunks]:
+    """Replace pairs of products by `ProductsInChunks`.
+
+    Args:
+        graph: with everything else in place.
+        pairs: as from `name_pairs`, before the products were placed.
+        modules: name of a product -> the module that is called.
+    Returns:
+        name -> new module, to add to those of the graph.
+    """
+    placed: dict[str, ProductsInChunks] = {}
+    for up, down in pairs:
+        (hidden,) = graph.find_nodes(op="call_module", target=up)
+        (result,) = graph.find_nodes(op="call_module", target=down)
+        if set(hidden.users) != {result} or result.args[0] is not hidden:
+            continue
+        name = f"in_chunks_{len(placed)}"
+        placed[name] = ProductsInChunks(modules[up], modules[down], hidden_bytes)
+        with graph.inserting_before(result):
+            called = graph.call_module(name, (hidden.args[0], *result.args[1:]))
+        called.meta = dict(result.meta)
+        result.replace_all_uses_with(called)
+        graph.erase_node(result)
+        graph.erase_node(hidden)
+    return placed
