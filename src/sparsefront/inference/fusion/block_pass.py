@@ -223,6 +223,7 @@ def _in_entry_layout(value: Any, feature_major: bool) -> Any:
 # the fastest dense version also tries each attention backend.
 WORTH_IT = 1.02
 TURNS = 5  # timings of two rewritings, in turn
+GATED = 2  # Linears of a gated activation, which are joined to one product
 
 
 def l2_bytes(device: torch.device) -> int:
@@ -417,7 +418,8 @@ class BlockPass:
     def _hidden_bytes(self, blocks: Iterable[PreparedBlock]) -> int | None:
         """Hidden features for which half of L2 has room; None where all of a block's fit in."""
         half = l2_bytes(self.device) // 2
-        specs = (spec for block in blocks for spec in block.specs if spec.activation != "none")
+        specs = (spec for block in blocks for spec in block.specs)
+        specs = (spec for spec in specs if spec.activation != "none" or len(spec.weight.layers) == GATED)
         sizes = (self._rows[spec.weight.layers[0]] * spec.weight.weight[:, :1].nbytes for spec in specs)
         return half if half and max(sizes, default=0) > half else None
 

@@ -28,7 +28,6 @@ from sparsefront.inference.fusion.placement import (
     FusedNorm,
     FusedRowNorm,
     copy_graph,
-    name_pairs,
     place_chunks,
     place_layouts,
     place_norms,
@@ -142,8 +141,7 @@ class FusedBlock(nn.Module):
         sites = dict(zip((f"product_{place}" for place in range(len(self._layers))), self._sites(graph), strict=True))
         added = self._find_added(sites.values())
         products = dict(zip(sites, self._products(), strict=True))
-        pairs = name_pairs(sites)
-        modules: dict[str, Any] = products | quantizing_producers(pairs, products)
+        modules: dict[str, Any] = products | quantizing_producers(sites, products)
         tensors, device, computed = self._collect_kept(), self._products()[0].device, self._collect_computed()
         attentions = self._find_attentions(graph, sites.values(), computed)
         if not attentions:
@@ -159,7 +157,7 @@ class FusedBlock(nn.Module):
         else:
             modules |= place_row_norms(graph, tensors, added, modules)
         if self.hidden_bytes is not None:
-            modules |= place_chunks(graph, pairs, modules, self.hidden_bytes)
+            modules |= place_chunks(graph, modules, self.hidden_bytes)
         modules |= {node.target: tensors[node.target] for node in graph.find_nodes(op="get_attr")}
         graph.lint()
         self.graphs.append(fx.GraphModule(modules, graph))
