@@ -23,10 +23,10 @@ from experiments.harness.figures import MARKERS, new_figure, paper_style, save_s
 from sparsefront.points import read_points
 from sparsefront.progress import counted
 from sparsefront.results.candidates import is_pruned, low_precision_of, side_of, smaller_first, speedup_interval
+from sparsefront.results.compare import split_off_invalid
 from sparsefront.results.record import Result
 from sparsefront.results.statistics import LEAST_SEEDS, OutcomesOf
 from sparsefront.results.store import read_results
-from sparsefront.results.study_blocks import split_off_invalid
 
 MARKS = ("<!-- iso-quality -->", "<!-- end of iso-quality -->")
 BUDGETS, BATCH = {782: "B1", 3125: "B4", 12500: "B16", 50000: "B64"}, 32  # steps, and texts of a step

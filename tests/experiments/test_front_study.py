@@ -224,7 +224,6 @@ def test_page_and_picture_are_written(tmp_path, write_block, write_timings, monk
     for steps in (782, 3125):
         write_block(0, recovery_steps=steps)
     write_timings(lines=[SIX_LAYERS, TWO_OF_FOUR])
-    monkeypatch.setattr(iso_quality, "DRAWS", 50)
     monkeypatch.setattr(iso_quality, "FRONT", tmp_path)
     monkeypatch.setattr(iso_quality, "PAGE", tmp_path / "README.md")
     (tmp_path / "README.md").write_text("\n".join(iso_quality.MARKS))

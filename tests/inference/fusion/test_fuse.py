@@ -13,7 +13,7 @@ from sparsefront.inference.choice import KernelChoice
 from sparsefront.inference.fusion import fused_product, placement
 from sparsefront.inference.fusion.block_pass import fuse_blocks, fuse_dense
 from sparsefront.inference.fusion.fused import FusedBlock
-from sparsefront.inference.fusion.placement import ProductsInChunks
+from sparsefront.inference.fusion.placement import RowChunks
 from sparsefront.inference.fusion.plan import FusionParts, FusionPlan
 from sparsefront.inference.precision import Precision
 from sparsefront.measure.correctness import output_error
@@ -170,18 +170,23 @@ def test_a_plan_does_the_same_again(bert, tmp_path, monkeypatch):
         ("bert", "row_major", "none"),
         ("bert", "row_major", "fp8"),
         ("vit", "feature_major", "none"),
+        ("gated", "row_major", "none"),
     ],
 )
 def test_hidden_features_in_chunks(model, layout, precision, request, monkeypatch):
     """Of eight rows; the last chunk has fewer, a batch of one row a single one."""
     monkeypatch.setattr(placement, "ROWS", 8)
-    pruned = request.getfixturevalue(model)(BlockWise("64x128") if precision == "fp8" else TileWise(32))
+    pattern = BlockWise("64x128") if precision == "fp8" else TileWise(8)
+    if model == "gated":
+        pruned = request.getfixturevalue("stack")([Gated(), Gated()], pattern)
+    else:
+        pruned = request.getfixturevalue(model)(pattern)
     options = {"parts": FusionParts(layouts=(layout,)), "precision": Precision(precision)}
     whole, report = fused(pruned, **options)
     plan = replace(report.plan, blocks={name: replace(one, hidden_bytes=1) for name, one in report.plan.blocks.items()})
     net, second = fused(pruned, plan=plan, **options)
     assert second.plan == plan and all("by 1 bytes" in line for line in second.summary())
-    assert [part.rows for part in net.modules() if isinstance(part, ProductsInChunks)] == [8, 8]
+    assert [part.rows for part in net.modules() if isinstance(part, RowChunks)] == [8, 8]
     with torch.inference_mode():
         for inputs in pruned.inputs:
             assert output_error(net(**inputs), whole(**inputs)) < 1e-6
@@ -287,6 +292,20 @@ class Scaled(nn.Module):
     def forward(self, x, twice: bool = False):
         y = self.second(self.first(x)) * self.scale + self.shift
         return (x + y * 2 if twice else x + y), y.mean(-1)
+
+
+class DropsAToken(Scaled):
+    def forward(self, x):
+        return self.second(self.first(x)[:, 1:])
+
+
+def test_products_of_different_rows_stay_whole(stack):
+    pruned = stack([DropsAToken(), DropsAToken()], TileWise(8))
+    _, report = fused(pruned)
+    plan = replace(report.plan, blocks={name: replace(one, hidden_bytes=1) for name, one in report.plan.blocks.items()})
+    net, _ = fused(pruned, plan=plan)
+    assert len(report.rewritten) == 2 and not any(isinstance(part, RowChunks) for part in net.modules())
+    assert worst_error(net, pruned) < 1e-5
 
 
 def test_gated_blocks_with_own_parameters(stack):

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from sparsefront_kernels.attention.encoder import select_features
 from sparsefront_kernels.norm import (
     add_layer_norm_columns,
     add_layer_norm_columns_reference,
@@ -16,8 +17,16 @@ from sparsefront_kernels.norm.rows import norm_rows, rows_unsupported_reason
 from sparsefront_kernels.quantized.quantize import Quantized, quantize, quantize_activated
 from torch import Tensor, fx, nn
 
+from sparsefront.inference.fusion.attention import ComputedOutputs
 from sparsefront.inference.fusion.fused_product import FusedProduct, activation_in_layout
-from sparsefront.inference.fusion.sites import ProductSite, find_pairs, is_stream_norm, node_argument, read_name
+from sparsefront.inference.fusion.sites import (
+    GATES,
+    ProductSite,
+    find_pairs,
+    is_stream_norm,
+    node_argument,
+    read_name,
+)
 
 
 class FusedNorm(nn.Module):
@@ -133,6 +142,23 @@ def _columns(x: Tensor) -> Tensor:
 
 def _is_plain(x: Tensor) -> bool:
     return not x.is_cuda or x.dtype == torch.float64
+
+
+class AllOutputs(nn.Module):
+    """A product whose readers are not our attention: all its outputs, with bias."""
+
+    index: Tensor
+    bias: Tensor | None
+
+    def __init__(self, product: FusedProduct, computed: ComputedOutputs) -> None:
+        super().__init__()
+        self.product = product
+        self.register_buffer("index", computed.index, persistent=False)
+        self.register_buffer("bias", computed.bias, persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = select_features(self.product.without_epilogue(x), self.index)
+        return y if self.bias is None else y + self.bias.to(y.dtype)
 
 
 aten = torch.ops.aten
@@ -373,21 +399,17 @@ class QuantizesOutput(nn.Module):
         return self.product(x) if self.product.emulates else self.product.run_quantized(x)
 
 
-def name_pairs(sites: Mapping[str, ProductSite]) -> list[tuple[str, str]]:
-    """Names of the products of `find_pairs`; sites: name of a product -> its site in a graph."""
-    names = {site.layers: name for name, site in sites.items()}
-    return [(names[up.layers], names[down.layers]) for up, down in find_pairs(sites.values())]
-
-
 def quantizing_producers(
-    pairs: Sequence[tuple[str, str]], products: Mapping[str, FusedProduct]
+    sites: Mapping[str, ProductSite], products: Mapping[str, FusedProduct]
 ) -> dict[str, QuantizesOutput]:
     """Name of each product whose quantized output the next product accepts -> the module to call instead.
 
     Args:
-        pairs: as from `name_pairs`.
+        sites: name of the product -> its site in a graph.
         products: the same names -> products.
     """
+    names = {site.layers: name for name, site in sites.items()}
+    pairs = [(names[up.layers], names[down.layers]) for up, down in find_pairs(sites.values())]
     return {
         up: QuantizesOutput(products[up])
         for up, down in pairs
@@ -475,10 +497,10 @@ def place_quantizations(graph: fx.Graph, modules: Mapping[str, nn.Module]) -> di
 
 
 def _is_attention(node: fx.Node) -> bool:
-    """Whether a node is the output of scaled_dot_product_attention, or a view of it."""
+    """Whether a node is the output of scaled_dot_product_attention or our kernel, or a view of it."""
     while node.target in VIEWS:
         node = node.all_input_nodes[0]
-    return "scaled_dot_product" in str(node.target)
+    return "scaled_dot_product" in str(node.target) or str(node.target).startswith("attention_")
 
 
 # Hidden features between two products, in chunks of rows that stay in L2: memory is neither written nor read for them, but few
@@ -487,72 +509,94 @@ def _is_attention(node: fx.Node) -> bool:
 ROWS = 256  # of X: chunks are multiples of it, as are the kernels' tiles
 
 
-class ProductsInChunks(nn.Module):
-    """Two products, of which the second alone reads the first, by chunks of rows.
+class RowChunks(nn.Module):
+    """Calls a part of a block's graph by chunks of rows.
 
     Args:
-        up, down: modules of the products.
-        hidden_bytes: most bytes of hidden features in a chunk.
+        part: X [M, K], and a residual [M, N] if there is one -> Y [M, N].
+        rows: most rows of a chunk.
+        feature_major: memory layout of Y.
     """
 
-    def __init__(self, up: nn.Module, down: nn.Module, hidden_bytes: int) -> None:
+    def __init__(self, part: nn.Module, rows: int, *, feature_major: bool) -> None:
         super().__init__()
-        self.up, self.down = up, down
-        product = product_of(up)
-        assert product is not None
-        width = 1 if isinstance(up, QuantizesOutput) else product.format.dtype.itemsize
-        self.rows = max(1, hidden_bytes // (product.out_features * width * ROWS)) * ROWS
+        self.part, self.rows, self.feature_major = part, rows, feature_major
 
     def forward(self, x: Tensor | Quantized, *residual: Tensor) -> Tensor:
         values, scales = (x, None) if isinstance(x, Tensor) else x
         m = values.numel() // values.shape[-1]
         if m <= self.rows or torch.compiler.is_exporting():  # an exported program takes any number of rows
-            return self.down(self.up(x), *residual)
-        chunks = -(-m // self.rows)
-        step = math.ceil(m / chunks / ROWS) * ROWS
+            return self.part(x, *residual)
+        step = math.ceil(m / math.ceil(m / self.rows) / ROWS) * ROWS
         flat, *added = (tensor.reshape(m, tensor.shape[-1]) for tensor in (values, *residual))
         outputs = []
         for first in range(0, m, step):
-            part = slice(first, first + step)
-            own: Tensor | Quantized = flat[part]
+            chunk = slice(first, first + step)
+            own: Tensor | Quantized = flat[chunk]
             if scales is not None:
-                own = Quantized(flat[part], scales if len(scales) == 1 else scales[part])
-            outputs.append(self.down(self.up(own), *(tensor[part] for tensor in added)))
-        product = product_of(self.down)
-        if product is not None and product.y_feature_major:
-            y = torch.cat([output.t() for output in outputs], dim=1).t()
-        else:
-            y = torch.cat(outputs)
+                own = Quantized(flat[chunk], scales if len(scales) == 1 else scales[chunk])
+            outputs.append(self.part(own, *(tensor[chunk] for tensor in added)))
+        y = torch.cat([y.t() for y in outputs], dim=1).t() if self.feature_major else torch.cat(outputs)
         return y.view(*values.shape[:-1], y.shape[-1])
 
     def extra_repr(self) -> str:
         return f"rows={self.rows}"
 
 
-def place_chunks(
-    graph: fx.Graph, pairs: Sequence[tuple[str, str]], modules: Mapping[str, nn.Module], hidden_bytes: int
-) -> dict[str, ProductsInChunks]:
-    """Replace pairs of products by `ProductsInChunks`.
+def place_chunks(graph: fx.Graph, modules: Mapping[str, nn.Module], hidden_bytes: int) -> dict[str, RowChunks]:
+    """Replace two products, of which the second alone reads the first, also gated, by a module that computes them in chunks.
 
     Args:
         graph: with everything else in place.
-        pairs: as from `name_pairs`, before the products were placed.
-        modules: name of a product -> the module that is called.
+        modules: name -> module of the graph.
+        hidden_bytes: most bytes of the first product's output in a chunk.
     Returns:
         name -> new module, to add to those of the graph.
     """
-    placed: dict[str, ProductsInChunks] = {}
-    for up, down in pairs:
-        (hidden,) = graph.find_nodes(op="call_module", target=up)
-        (result,) = graph.find_nodes(op="call_module", target=down)
-        if set(hidden.users) != {result} or result.args[0] is not hidden:
+    placed: dict[str, RowChunks] = {}
+    for result in graph.find_nodes(op="call_module"):
+        down = modules.get(str(result.target))
+        nodes = _hidden_part(result, modules) if isinstance(down, FusedProduct) else []
+        if not nodes:
             continue
+        up = modules[str(nodes[0].target)]
+        product = product_of(up)
+        assert product is not None and isinstance(down, FusedProduct)
+        operands = tuple(dict.fromkeys((nodes[0].args[0], *result.args[1:])))
+        part = fx.Graph()
+        copies: dict[Any, fx.Node] = {x: part.placeholder(f"x_{place}") for place, x in enumerate(operands)}
+        for node in nodes:
+            copies[node] = part.node_copy(node, copies.__getitem__)
+        part.output(copies[result])
         name = f"in_chunks_{len(placed)}"
-        placed[name] = ProductsInChunks(modules[up], modules[down], hidden_bytes)
+        width = 1 if isinstance(up, QuantizesOutput) else product.format.dtype.itemsize
+        rows = max(1, hidden_bytes // (product.out_features * width * ROWS)) * ROWS
+        body = fx.GraphModule(dict(modules), part)
+        placed[name] = RowChunks(body, rows, feature_major=down.y_feature_major)
         with graph.inserting_before(result):
-            called = graph.call_module(name, (hidden.args[0], *result.args[1:]))
+            called = graph.call_module(name, operands)
         called.meta = dict(result.meta)
         result.replace_all_uses_with(called)
-        graph.erase_node(result)
-        graph.erase_node(hidden)
+        for node in reversed(nodes):
+            graph.erase_node(node)
     return placed
+
+
+def _hidden_part(result: fx.Node, modules: Mapping[str, nn.Module]) -> list[fx.Node]:
+    """The product whose output only `result`, a product, reads, the operators in between, and `result`; or none."""
+
+    def is_product(node: fx.Node) -> bool:
+        return node.op == "call_module" and isinstance(modules.get(str(node.target)), FusedProduct | QuantizesOutput)
+
+    between: list[fx.Node] = [result]
+    ups: set[fx.Node] = set()
+    for node in reversed(list(result.graph.nodes)):
+        if node is result or not node.users or not all(user in between for user in node.users):
+            continue
+        if node in (result.args[0], *(x for inner in between[1:] for x in inner.all_input_nodes)):
+            if is_product(node):
+                ups.add(node)
+            elif node.target in (*GATES, aten.mul.Tensor) or (node.target is aten.slice.Tensor and node.args[1] == -1):
+                between.append(node)
+    inputs = {x for inner in between[1:] for x in inner.all_input_nodes} | {result.args[0]}
+    return [*ups, *reversed(between)] if len(ups) == 1 and inputs <= ups | set(between) else []
