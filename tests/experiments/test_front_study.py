@@ -205,7 +205,7 @@ def test_block_of_two_networks_is_named(tmp_path, write_block):
     assert [block.seed for block in study["B4"][0]] == [0] and "of 2 dense networks" in reasons[0]
 
 
-def test_best_lines_by_held_out_go_on(tmp_path, write_record, template):
+def test_best_lines_go_on(tmp_path, write_record, template):
     """Of lines that are measured in their order, the first are best; the control comes with the depth lines."""
     points = read_points(tuning.LINES)
     for place, point in enumerate(points):
