@@ -22,10 +22,10 @@ from experiments.harness import page
 from experiments.harness.figures import MARKERS, new_figure, paper_style, save_svg, small_axes
 from sparsefront.progress import counted
 from sparsefront.results.candidates import is_pruned, low_precision_of, side_of, smaller_first, speedup_interval
+from sparsefront.results.compare import split_off_invalid
 from sparsefront.results.record import Result
 from sparsefront.results.statistics import LEAST_SEEDS, OutcomesOf
 from sparsefront.results.store import read_results
-from sparsefront.results.study_blocks import split_off_invalid
 
 MARKS = ("<!-- iso-quality -->", "<!-- end of iso-quality -->")
 BUDGETS = {782: "B1", 3125: "B4", 12500: "B16", 50000: "B64"}  # steps of 32 texts

@@ -24,11 +24,6 @@ def test_the_program_is_the_plain_version(rows: list[dict[str, str]]) -> None:
     assert len({row["perplexity"] for row in rows}) == 3
 
 
-def test_page_holds_the_published_rows() -> None:
-    rows = read_lines(study.PUBLISHED)
-    assert study.page(rows) in (study.HERE / "README.md").read_text()
-
-
 def test_a_row_of_generated_text(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     net = decode.llama(blocks=2, width=64, hidden=96, heads=4, vocabulary=61).eval()

@@ -1,7 +1,6 @@
-"""The study of low precision: a page whose tables are those of its files. And the probe of norms folded into products."""
+"""The study of low precision, and the probe of norms folded into products."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -9,23 +8,9 @@ import transformers
 from torch import nn
 
 from experiments.end_to_end.study import Options
-from experiments.harness.rows import read_lines
-from experiments.low_precision import large, operators, summary
+from experiments.low_precision import large
 from experiments.norm.folding import FORMS, Emulation, measure
 from sparsefront.measure.settings import Measure
-
-FOLDER = Path(operators.__file__).parent
-
-
-def test_page_holds_tables_of_the_files():
-    page = (FOLDER / "README.md").read_text().splitlines()
-    for table in (
-        summary.network_table([summary.RECORDS]),
-        summary.large_table(read_lines(FOLDER / "large.csv")),
-        summary.peers_table(read_lines(FOLDER / "peers.csv")),
-        operators.table(read_lines(FOLDER / "operators.csv")),
-    ):
-        assert len(table) > 2 and set(table) <= set(page)
 
 
 def test_dry_run_swaps_in_fp8(tmp_path, caplog):

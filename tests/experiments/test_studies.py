@@ -40,10 +40,6 @@ def test_points_are_those_of_a_sweep(name, tmp_path, monkeypatch):
                     build_settings(group, config[group])
 
 
-FILES = {"front/squad": "front_squad", "front/searches": "front_squad", "front/lines": "front_imdb"}
-FILES |= {"low_precision/networks": "front_squad", "search/minilm": "search_minilm", "sweeps/minilm": "bert_sst2"}
-
-
 @pytest.mark.parametrize(
     ("curve", "sparsity"),
     [

@@ -24,7 +24,6 @@ from drawn_masks import (
 )
 from random_problems import TOLERANCE, exact_product, fault_of, laid_out
 from sparsefront_kernels import FORMATS, Problem, SparseFormat, cuda_library
-from sparsefront_kernels.bench.correctness import poisoned_memory
 from sparsefront_kernels.tuning import store
 from sparsefront_kernels.tuning.launches import forget_choices
 from torch import Tensor
@@ -213,12 +212,6 @@ def assert_close() -> Callable[..., None]:
         assert fault_of(y, expected, TOLERANCE[precision or y.dtype]) is None
 
     return check
-
-
-@pytest.fixture(name="poisoned_memory")
-def poisoned_memory_fixture() -> Callable[[], Any]:
-    """A context in which `torch.empty` gives NaN, so that an element which a kernel leaves out shows."""
-    return poisoned_memory
 
 
 @pytest.fixture
