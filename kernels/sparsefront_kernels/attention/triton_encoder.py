@@ -5,9 +5,10 @@ begin between aligned groups of eight tokens, a program reads whole groups: its 
 scores of the neighbors' tokens are masked.
 """
 
+import torch
 import triton
 import triton.language as tl
-from torch import Tensor, bool, dtype, float32, uint8
+from torch import Tensor
 
 # queries and keys per program and k-block, warps, pipeline stages
 LAUNCH, LAUNCH_FP32 = (128, 64, 8, 3), (32, 32, 4, 1)
@@ -193,9 +194,9 @@ def _attend_kernel(
         tl.store(place, result, inside[:, None] & exists[None, :])
 
 
-def default_launch(length: int, dtype: dtype) -> tuple[int, int, int, int]:
+def default_launch(length: int, dtype: torch.dtype) -> tuple[int, int, int, int]:
     """Queries and keys per block, warps and stages: the wider block of queries, unless it computes more in vain."""
-    if dtype == float32:
+    if dtype == torch.float32:
         return LAUNCH_FP32
     return NARROW if -(-length // NARROW[0]) % 2 else LAUNCH
 
@@ -234,10 +235,10 @@ def launch_attention(
     d, kind = width // heads, "none"
     if mask is not None:
         mask = mask.expand(batch, heads, length, length)
-        kind = "bool " * (mask.dtype == bool) + ("keys" if mask.stride(2) == 0 else "pairs")
-        mask = mask.view(uint8) if mask.dtype == bool else mask
+        kind = "bool " * (mask.dtype == torch.bool) + ("keys" if mask.stride(2) == 0 else "pairs")
+        mask = mask.view(torch.uint8) if mask.dtype == torch.bool else mask
     _attend_kernel[(triton.cdiv(length + early, block_m), heads, batch)](
-        *(*parts, q if features is None else features, q if q_bias is None else q_bias),
+        *(*parts, q if features is None else features.contiguous(), q if q_bias is None else q_bias),
         *(q if v_bias is None else v_bias, q if mask is None else mask, to),
         *(length, heads, key_blocks, scale * 1.4426950408889634),
         *(stride // unit for stride in strides),

@@ -67,13 +67,13 @@ def compact_hidden(
 
 
 def compute_only_with_weights(weight: ProductWeight) -> tuple[ProductWeight, Tensor | None]:
-    """The product without outputs that have no weights, and bool [N], those that it computes; None: it computes all."""
+    """The product without outputs that have no weights, and bool [N], those that it computes; None: all, if few would vanish."""
     if weight.mask is None or weight.family not in INDEXED_FAMILIES:
         return weight, None
     computes = _whole_units(weight.mask.any(1), _block(weight, 0))
     if isinstance(weight.stored, GatheredFormat):
         computes[outputs_in_tiles(weight.stored)] = True  # pruned outputs fill tiles of joined Linears
-    if not computes.any():
+    if not computes.any() or (~computes).sum() < WORTH_IT * computes.numel():
         return weight, None
     try:
         return _rows(weight, computes), computes
