@@ -14,7 +14,7 @@ import torch
 import triton
 from in_layout import in_layout
 from sparsefront_kernels import FORMATS, triton_device
-from sparsefront_kernels.attention import triton_unpadded
+from sparsefront_kernels.attention import triton_cached, triton_unpadded
 from sparsefront_kernels.blocked import triton_spmm as blocked
 from sparsefront_kernels.blocked import triton_training as training
 from sparsefront_kernels.blocked.training import TrainableBlockedLinear, triton_weight_gradient
@@ -35,6 +35,7 @@ POINTERS = {
     torch.float32: "*fp32",
     torch.int32: "*i32",
     torch.int64: "*i64",
+    torch.bool: "*i1",
     torch.uint8: "*u8",
     torch.int8: "*i8",
     torch.float8_e4m3fn: "*fp8e4nv",
@@ -42,7 +43,7 @@ POINTERS = {
 PRODUCTS = ("_gathered_triton_kernel", "_blocked_triton_kernel")
 LAUNCH_OPTIONS = ("num_warps", "num_stages", "maxnreg", "enable_fp_fusion")
 MODULES = (gathered, blocked, training, triton_rebuild, triton_norm, triton_epilogue, triton_quantize, scaled_epilogue)
-MODULES += (triton_steps, triton_unpadded, triton_device)
+MODULES += (triton_steps, triton_unpadded, triton_cached, triton_device)
 
 
 class Recorder:
@@ -121,6 +122,13 @@ def launches(dtype: torch.dtype) -> Iterator[tuple[str, triton.runtime.JITFuncti
         with recorded() as recorders:
             triton_unpadded.launch_attention(q, q, q, offsets[:33], 0.125, bias, columns, torch.empty_like(q))
         yield from launches_of(f"attend_unpadded {bias is not None} {dtype}", recorders)
+    for group, masks in ((1, torch.bool), (8, dtype)):
+        q, cache = torch.ones(8, 8 * group, 128, dtype=dtype), torch.ones(8, 8, 256, 128, dtype=dtype)
+        rest = (weight[:8].to(masks), *2 * [weight[:8, :128]], torch.empty_like(q))
+        with recorded() as recorders:
+            operands = (q, *2 * [cache[:, :, 0]], *2 * [cache], torch.ones(1, dtype=torch.int64), 0.125)
+            triton_cached.launch_cached_attention(*operands, *rest, parts=2)
+        yield from launches_of(f"attend_cached {group} {dtype}", recorders)
     e4m3, scale = torch.float8_e4m3fn, weight.float()[:1, :1]
     for k, values, group, static, activation in (
         (4096, e4m3, None, None, "gelu"),
