@@ -11,7 +11,6 @@ import sparsefront as sf
 from sparsefront.inference.choice import KernelChoice
 from sparsefront.inference.fusion import fused
 from sparsefront.inference.fusion.block_pass import fuse_blocks
-from sparsefront.inference.fusion.fused import FusedBlock
 from sparsefront.measure.correctness import output_error
 from sparsefront.patterns.tile_wise import TileWise
 
@@ -64,7 +63,6 @@ def test_decoders_are_rewritten(name, prune_layers):
 def test_cache_is_served_by_the_block(prune_layers, caplog):
     fused._log_once.cache_clear()  # a process says it once
     net, rewritten, _ = pruned("Llama", DECODERS["Llama"][0], prune_layers)
-    graphs = [len(block.graphs) for block in rewritten.modules() if isinstance(block, FusedBlock)]
     prompt, following = CALLS[0]["input_ids"], CALLS[1]["input_ids"][:, :1]
     kinds = (transformers.DynamicCache, lambda config: transformers.StaticCache(config=config, max_cache_len=20))
     for cache_of in kinds:
@@ -76,8 +74,7 @@ def test_cache_is_served_by_the_block(prune_layers, caplog):
                 place = torch.full((1, 1), prompt.shape[1])
                 outputs.append(model(following, past_key_values=cache, position_ids=place).last_hidden_state)
         assert all(output_error(output, outputs[0]) < 1e-5 for output in outputs)
-    assert "a rewritten LlamaDecoderLayer is called with a StaticCache: its own code runs" in caplog.text
-    assert [len(block.graphs) for block in rewritten.modules() if isinstance(block, FusedBlock)] == graphs
+    assert "a rewritten LlamaDecoderLayer is called with a StaticCache: its own code runs" in caplog.text  # the prompt
     moved = rewritten.double()(following, past_key_values=transformers.DynamicCache(config=net.config))
     assert moved.last_hidden_state.dtype == torch.float64
 

@@ -23,10 +23,12 @@ class BlockPlan:
     Args:
         layout: of its residual stream, one of LAYOUTS.
         kernels: names of a product's Linears, joined by "+" -> its kernel.
+        fuses_cached: as in `BlockReport`.
     """
 
     layout: str
     kernels: dict[str, str]
+    fuses_cached: bool = True
 
 
 @dataclass(frozen=True)
@@ -207,6 +209,8 @@ class BlockReport:
             multiplied in float32; None where it was not checked.
         norm_launches: launches of these norms, "cuda_rows" for row-major ones; empty where plain PyTorch runs them.
         quantization_error: of a low-precision block's output against the block with masked dense weights.
+        fuses_cached: whether calls of one token with a static cache run a graph, where the block has one for them; else its
+            original code, which was faster.
     """
 
     layout: str
@@ -216,11 +220,13 @@ class BlockReport:
     residual_norms: int = 0
     norm_launches: tuple[str, ...] = ()
     quantization_error: float | None = None
+    fuses_cached: bool = True
 
     @property
     def plan(self) -> BlockPlan:
         """The choices of this block; keys are names in the network."""
-        return BlockPlan(self.layout, {"+".join(product.layers): product.kernel for product in self.products})
+        kernels = {"+".join(product.layers): product.kernel for product in self.products}
+        return BlockPlan(self.layout, kernels, self.fuses_cached)
 
     def describe(self) -> str:
         norms = f"{self.norms} norms" + f" ({self.residual_norms} add the residual)" * (self.residual_norms > 0)
