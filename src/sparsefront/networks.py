@@ -210,15 +210,40 @@ def keep_modes(net: nn.Module) -> Iterator[None]:
             module.training = training  # `train` would also set submodules
 
 
+def snapshot_modules(*nets: nn.Module) -> Callable[[], None]:
+    """A function that gives all modules the class, mode and other attributes that they have now; values of tensors stay.
+
+    It keeps the tensors alive, and can be called again.
+    """
+    states = [(module, type(module), _copy_state(vars(module))) for net in nets for module in net.modules()]
+    strided = {tensor: tensor.is_contiguous() for net in nets for tensor in net.parameters()}
+
+    def restore() -> None:
+        for module, kind, state in states:
+            if type(module) is not kind:
+                module.__class__ = kind
+            vars(module).clear()
+            vars(module).update(_copy_state(state))
+        for tensor, is_contiguous in strided.items():  # `Module.to(memory_format=)` changes tensors in place
+            if is_contiguous and not tensor.is_contiguous():
+                tensor.data = tensor.data.contiguous()
+
+    return restore
+
+
+def _copy_state(state: dict[str, Any]) -> dict[str, Any]:
+    """Attributes of a module with shallow copies of its dicts and sets, such as those of parameters, modules and hooks."""
+    return {name: copy.copy(value) if isinstance(value, dict | set) else value for name, value in state.items()}
+
+
 @contextmanager
-def restore_modes_on_error(*nets: nn.Module) -> Iterator[None]:
-    """Restore the train or eval mode of every module after an exception."""
-    modes = [(module, module.training) for net in nets for module in net.modules()]
+def restore_on_error(*nets: nn.Module) -> Iterator[None]:
+    """Restore all modules after an exception, see `snapshot_modules`."""
+    restore = snapshot_modules(*nets)
     try:
         yield
     except BaseException:
-        for module, training in modes:
-            module.training = training
+        restore()
         raise
 
 

@@ -3,6 +3,9 @@
 import copy
 import json
 import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -184,12 +187,50 @@ def test_failed_save_leaves_the_old_one(cnn, tmp_path, monkeypatch, beside, file
 
 def test_save_leaves_files_of_another_save(cnn, tmp_path):
     (net, masks), _ = two_networks(cnn)
-    young, old = tmp_path / ".partial-young", tmp_path / ".partial-old"
-    for folder in (young, old):
-        folder.mkdir()
-    os.utime(old, (0, 0))
-    sf.save(tmp_path, net, masks)
-    assert young.is_dir() and not old.exists()
+    for folder, young, old in (
+        (tmp_path, ".partial-young", ".partial-old"),
+        (tmp_path / "a[1]", ".partial-0-b", ".partial-0-a[1]"),
+    ):
+        for name in (young, old):
+            (tmp_path / name).mkdir()
+            os.utime(tmp_path / name, (0, 0) if name in (old, ".partial-0-b") else None)
+        sf.save(folder, net, masks)
+        assert (tmp_path / young).is_dir() and not (tmp_path / old).exists()
+
+
+KILLED_SAVE = """
+import os, signal, sys
+import torch
+import sparsefront as sf
+
+net = torch.nn.Sequential(torch.nn.Linear(16, 16))
+masks = sf.prune(net, "n_m", 0.5, layers=["0"], tell=len)
+moves = []
+def move(source, target, real=getattr(os, sys.argv[2])):
+    if moves:
+        os.kill(os.getpid(), signal.SIGKILL)
+    moves.append(real(source, target)) if sys.argv[2] == "replace" else os.kill(os.getpid(), signal.SIGKILL)
+setattr(os, sys.argv[2], move)
+sf.save(sys.argv[1], net, masks)
+"""
+
+
+def test_killed_save_leaves_no_half_folder(tmp_path):
+    folder, net = tmp_path / "pruned", nn.Sequential(nn.Linear(16, 16))
+    masks = sf.prune(net, "n_m", 0.5, layers=["0"], tell=len)
+
+    def killed(how: str) -> None:
+        assert subprocess.run([sys.executable, "-c", KILLED_SAVE, folder, how]).returncode == -signal.SIGKILL
+
+    killed("rename")
+    assert not folder.exists() and len(list(tmp_path.iterdir())) == 1
+    sf.save(folder, net, masks)
+    assert sf.load(folder, net).keys() == masks.keys()
+    killed("replace")  # into a folder that exists, file by file
+    with pytest.raises(sf.InvalidSetting, match="its files are not of one save"):
+        sf.load(folder, net)
+    sf.save(folder, net, masks)
+    assert sf.load(folder, net).keys() == masks.keys()
 
 
 def fail_at(monkeypatch: pytest.MonkeyPatch, name: str) -> None:

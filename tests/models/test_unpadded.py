@@ -188,12 +188,24 @@ def test_bad_lengths_are_errors(net, lengths, message):
     assert not is_unpadded(net)
 
 
-def test_refused_steps_leave_the_padding():
-    net = build("Bert")
-    masks, inputs = sf.prune(net, "block_wise", 0.5, granularity=16), {"input_ids": torch.full((2, 5), 7)}
-    with pytest.raises(InvalidSetting, match="mode"):
-        sf.swap(net, masks, inputs, lengths=np.array([1, 5]), settings=sf.Measure(mode="decode"))
-    assert not is_unpadded(net)
+@pytest.mark.parametrize("fails", ["before", "example call", "comparison"])
+def test_errors_leave_the_padding(fails, monkeypatch):
+    net = build("Bert").train()
+    inputs, settings = {"input_ids": torch.full((2, 5), 7)}, None
+    masks = sf.prune(net, "block_wise", 0.5, granularity=16, tell=len)
+    parts, outputs = [(part, type(part), part.training) for part in net.modules()], net.eval()(**inputs)[0]
+    net.train()
+    if fails == "before":
+        settings = sf.Measure(mode="decode")
+    elif fails == "example call":
+        inputs = {"input_ids": torch.full((2, 5), 100)}  # no token of the vocabulary
+    else:
+        monkeypatch.setattr("sparsefront.inference.swap.output_error", lambda *_: 1.0)
+    with pytest.raises((InvalidSetting, RuntimeError), match="mode|example_inputs|disagrees"):
+        sf.swap(net, masks, inputs, lengths=np.array([1, 5]), settings=settings)
+    left = [(part, type(part), part.training) for part in net.modules()]
+    assert left == parts and not is_unpadded(net)
+    assert torch.equal(net.eval()(torch.full((2, 5), 7))[0], outputs)
 
 
 def test_unpadded_networks_are_not_exported(tmp_path):

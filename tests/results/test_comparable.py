@@ -249,3 +249,14 @@ def test_control_with_the_teacher_counts(make_result):
     for result in (continued, distilled):
         line = {name: "" if value is None else str(value) for name, value in result.flat().items()}
         assert rank_of_line(line)[0] == rank(result)[0]
+
+
+def test_unpadded_rows_and_apart_ratios(make_result):
+    unpadded = {"dense_variant": "eager+unpadded", "variants_autotuned": ["unpadded"]}
+    runs = [make_result(seed=seed, **unpadded, latency_sparse_ms=3.0) for seed in range(5)]
+    padded, other = split_comparable([*runs, make_result(dense_variant="eager", variants_autotuned=[])])[::-1]
+    assert other.title.endswith("fp32 · unpadded") and "unpadded" not in padded.title
+    assert other.columns[1]["inference"] == "unpadded" and "inference" not in padded.columns[1]
+    (note,) = (line for line in other.notes if "median" in line)
+    assert note.endswith(f"shown give {', '.join(['1.75× for tile_wise 0.75'] * 3)}, and others for 2 rows")
+    assert not any("median" in line for line in padded.notes)

@@ -1,6 +1,7 @@
 """Atomic file writes, disk space, and files that other users made unreadable."""
 
 import errno
+import glob
 import os
 import pwd
 import shutil
@@ -142,7 +143,9 @@ def whole_file(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def whole_folder(folder: Path, *, replaces: Collection[str], first: str) -> Iterator[Path]:
-    """Context with an empty folder whose files are moved into `folder` on success; removed on failure.
+    """Context with an empty folder that becomes `folder` on success, removed on failure.
+
+    A new folder appears at once. Into one that exists, which may hold other files, files are moved one by one.
 
     Args:
         replaces: files of `folder` to remove if the block did not write them; others stay.
@@ -151,29 +154,42 @@ def whole_folder(folder: Path, *, replaces: Collection[str], first: str) -> Iter
     Raises:
         OSError: it cannot be created, or is a file.
     """
-    is_new = not folder.exists()
-    folder.mkdir(parents=True, exist_ok=True)
-    for left_over in folder.glob(f"{PARTIAL}*"):
+    is_new = not os.path.lexists(folder)
+    parent = folder.absolute().parent if is_new else folder
+    parent.mkdir(parents=True, exist_ok=True)
+    for left_over in parent.glob(f"{PARTIAL}*-{glob.escape(folder.name)}" if is_new else f"{PARTIAL}*"):
         with suppress(FileNotFoundError):  # younger ones may be of another process, which just ends
             if time.time() - left_over.stat().st_mtime > LEFT_OVER_S:
                 shutil.rmtree(left_over, ignore_errors=True)
-    temporary = folder / f"{PARTIAL}{unique()}"
+    temporary = parent / f"{PARTIAL}{unique()}-{folder.name}"
     try:
         with naming_full_disk(folder):
             temporary.mkdir()
             yield temporary
             sync_tree(temporary)
-            names = sorted((file.name for file in temporary.iterdir()), key=lambda name: name != first)
-            for name in names:
-                os.replace(temporary / name, folder / name)
-            for name in set(replaces) - set(names):
-                (folder / name).unlink(missing_ok=True)
-            _sync_folder(folder)
-            _sync_folder(folder.parent)
+            if not (is_new and _rename_to_new(temporary, folder)):
+                names = sorted((file.name for file in temporary.iterdir()), key=lambda name: name != first)
+                for name in names:
+                    os.replace(temporary / name, folder / name)
+                for name in set(replaces) - set(names):
+                    (folder / name).unlink(missing_ok=True)
+                temporary.rmdir()
+                _sync_folder(folder)
+            _sync_folder(folder.absolute().parent)
     except BaseException:
-        shutil.rmtree(folder if is_new else temporary, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
         raise
-    temporary.rmdir()
+
+
+def _rename_to_new(source: Path, target: Path) -> bool:
+    """Rename a folder; False if another process made a target with files meanwhile."""
+    try:
+        os.rename(source, target)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
+        return False
+    return True
 
 
 def rename_synced(source: Path, target: Path) -> None:

@@ -28,7 +28,7 @@ from sparsefront.measure.speedup import FEWEST_REPEATS, ratio_apart
 from sparsefront.measure.timers import LatencySummary
 from sparsefront.measure.variants import Fuse, copy_sharing_weights
 from sparsefront.models.unpadded import fit_tokens, is_unpadded, set_lengths, unpad
-from sparsefront.networks import restore_modes_on_error, unwrap
+from sparsefront.networks import restore_on_error, unwrap
 from sparsefront.progress import counted
 from sparsefront.settings_class import Dtype
 from sparsefront.tasks.plain_task import (
@@ -195,7 +195,7 @@ def benchmark(
     settings = replace(settings or Measure(), device=device.type, dtype=name)  # type: ignore[arg-type]  # it checks
     search = SearchTime(2 * settings.autotune_seconds if seconds is None else seconds, tell)
     called = step_inputs(dense_net, inputs, settings, "dense_net")
-    with restore_modes_on_error(dense_net, net):
+    with restore_on_error(dense_net, net):
         expected = _output_shapes(dense_net, called, "example_inputs", inputs_in_words(inputs), "dense_net")
         actual = _output_shapes(net, called, "net", type(net).__name__, "it")
         if actual != expected:

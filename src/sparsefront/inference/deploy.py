@@ -28,7 +28,7 @@ from sparsefront.measure.correctness import floating_tensors, network_error_limi
 from sparsefront.measure.timers import time_layer
 from sparsefront.models.recurrent import SplitLSTM
 from sparsefront.models.unpadded import is_unpadded
-from sparsefront.networks import restore_modes_on_error, unwrap
+from sparsefront.networks import restore_on_error, unwrap
 from sparsefront.options import require_package
 from sparsefront.tasks.plain_task import device_of, inputs_in_words, name_inputs_on, require_network
 
@@ -273,7 +273,7 @@ def to_pt2(
         )
         kernels = choose_by_rows(net, lambda: traced(**tensors), factors)
         record["kernels_by_rows"] = sorted(set(kernels.values()))
-    with restore_modes_on_error(net), torch.no_grad(), store_products(net, kernels):
+    with restore_on_error(net), torch.no_grad(), store_products(net, kernels):
         with _blame("torch.export does not take it"):
             program = torch.export.export(
                 traced, (), tensors, dynamic_shapes={name: dims[name] or None for name in tensors}
@@ -341,7 +341,7 @@ def to_onnx(
     tensors = {name: value for name, value in inputs.items() if isinstance(value, Tensor)}
     record = _record(net, tensors, dims) | {"opset": opset}
     traced = _Traced(net.eval(), inputs)
-    with restore_modes_on_error(net), torch.no_grad(), _blame("torch.onnx does not take it"), warnings.catch_warnings():
+    with restore_on_error(net), torch.no_grad(), _blame("torch.onnx does not take it"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         shapes = {name: dims[name] or None for name in tensors}
         settings: dict[str, Any] = {"opset_version": opset, "dynamo": True, "verbose": False, "external_data": False}

@@ -79,7 +79,7 @@ from sparsefront.networks import (
     architecture_text,
     layer_weight,
     load_state,
-    restore_modes_on_error,
+    restore_on_error,
     unwrap,
 )
 from sparsefront.progress import bar, counted
@@ -343,7 +343,7 @@ def swap(
         InvalidSetting: an argument that cannot be used; a network that returns no floating-point tensor; or a forced kernel
             that runs on none of the layers.
         ValueError: a pruned weight is not zero, or a mask breaks its pattern; names the layer.
-        RuntimeError: the network's outputs differ after the swap.
+        RuntimeError: the network's outputs differ after the swap. After any error the network is what it was before.
     """
     search, choice, net = SearchTime(seconds, tell), kernel_choice(kernel), unwrap(net)
     _require_swappable(net, masks)
@@ -357,49 +357,50 @@ def swap(
         inputs = set_lengths(net, inputs, lengths)
     called = step_inputs(net, inputs, settings)
     require_supported(chosen_precision, next(iter(called.values())).device, network_dtype(net))
-    if lengths is not None:
-        unpad(net, key="lengths", value=lengths)
-    arguments = net, masks, called, choice, packed, chosen_precision
-    if device_of(net).type != "cuda" or choice.swaps_nothing:
-        return _swap_network(*arguments)
-    compares = choice.dense_allowed
-    before = SwapSnapshot.of(net, compared=compares)
-    with searching(search), suppress_treespec_warning():
-        what = "kernels, then the whole network beside the dense one" if before and compares else "kernels"
-        tell(
-            f"swap: {counted(len(masks), 'layer')} on {torch.cuda.get_device_name(device_of(net))}: {what}, {search.limit()}"
-        )
-        device, tokens = device_of(net), fit_tokens(net, inputs)
-        compared = settings.mode, settings.execution_modes, settings.variants, *([] if tokens is None else [tokens])
-        key = swap_key(net, masks, inputs, (choice, precision, calibration, compared))
-        stored = StoredSwap.of(key, device) if reuse else None
-        if stored is not None and stored.left_out:
+    with restore_on_error(net):
+        if lengths is not None:
+            unpad(net, key="lengths", value=lengths)
+        arguments = net, masks, called, choice, packed, chosen_precision
+        if device_of(net).type != "cuda" or choice.swaps_nothing:
+            return _swap_network(*arguments)
+        compares = choice.dense_allowed
+        before = SwapSnapshot.of(net, compared=compares)
+        with searching(search), suppress_treespec_warning():
+            what = "kernels, then the whole network beside the dense one" if before and compares else "kernels"
             tell(
-                f"swap: goes on where a search ran out of time, with {counted(len(stored.left_out), 'thing')} left out"
+                f"swap: {counted(len(masks), 'layer')} on {torch.cuda.get_device_name(device_of(net))}: {what}, {search.limit()}"
             )
-            stored = None
-        known = nullcontext() if stored is None else assume_checked()
-        with search.part(KERNELS_SHARE if before and compares else 1.0, "kernels"), known:
-            report = _swap_network(*arguments, None if stored is None else stored.plan)
-        left_out = tuple(search.left_out)
-        decision = None if stored is None else stored.decision
-        changed = report.sparse_flops_share or report.fusion.rewritten or has_low_precision(net)
-        if before is not None and not compares and report.sparse_flops_share == 0 and changed:
-            decision = Decision(NO_LAYER_IS_SPARSE, NO_LAYER_IS_SPARSE, low=has_low_precision(net))
-        elif before is not None and decision is None and compares and changed:
-            with search.spending(NETWORKS):
-                decision = before.compare(inputs, settings, report.precision)
-        if stored is None:
-            StoredSwap(report.plan, decision, left_out).keep(key, device)
-        if decision is not None:
-            tell(f"swap: {decision.text}")
-            report = replace(report, whole_network=decision.text)
-            decision.apply(net, inputs, settings)
-            if decision.why_dense is not None and before is not None:
-                keeps = decision.why_dense != NO_LAYER_IS_SPARSE
-                why = decision.why_dense + '; kernel="sparse" keeps its kernels' * keeps
-                report = before.undo(report, why, called, low=decision.low)
-        tell(f"swap: {search.summary()}{'' if stored is None else ', as found before'}")
+            device, tokens = device_of(net), fit_tokens(net, inputs)
+            compared = settings.mode, settings.execution_modes, settings.variants, *([] if tokens is None else [tokens])
+            key = swap_key(net, masks, inputs, (choice, precision, calibration, compared))
+            stored = StoredSwap.of(key, device) if reuse else None
+            if stored is not None and stored.left_out:
+                tell(
+                    f"swap: goes on where a search ran out of time, with {counted(len(stored.left_out), 'thing')} left out"
+                )
+                stored = None
+            known = nullcontext() if stored is None else assume_checked()
+            with search.part(KERNELS_SHARE if before and compares else 1.0, "kernels"), known:
+                report = _swap_network(*arguments, None if stored is None else stored.plan)
+            left_out = tuple(search.left_out)
+            decision = None if stored is None else stored.decision
+            changed = report.sparse_flops_share or report.fusion.rewritten or has_low_precision(net)
+            if before is not None and not compares and report.sparse_flops_share == 0 and changed:
+                decision = Decision(NO_LAYER_IS_SPARSE, NO_LAYER_IS_SPARSE, low=has_low_precision(net))
+            elif before is not None and decision is None and compares and changed:
+                with search.spending(NETWORKS):
+                    decision = before.compare(inputs, settings, report.precision)
+            if stored is None:
+                StoredSwap(report.plan, decision, left_out).keep(key, device)
+            if decision is not None:
+                tell(f"swap: {decision.text}")
+                report = replace(report, whole_network=decision.text)
+                decision.apply(net, inputs, settings)
+                if decision.why_dense is not None and before is not None:
+                    keeps = decision.why_dense != NO_LAYER_IS_SPARSE
+                    why = decision.why_dense + '; kernel="sparse" keeps its kernels' * keeps
+                    report = before.undo(report, why, called, low=decision.low)
+            tell(f"swap: {search.summary()}{'' if stored is None else ', as found before'}")
     return replace(report, seconds=search.taken)
 
 
@@ -438,7 +439,7 @@ def _swap_network(
     smaller = isinstance(masks, Masks) and masks.spec.blocks is not None
     if smaller:  # without its blocks the remaining network is dense
         masks, packed = Masks(masks_left(net, masks)), None
-    with share_gpu(next(iter(inputs.values())).device), restore_modes_on_error(net):
+    with share_gpu(next(iter(inputs.values())).device):
         report = _swap(net, Masks.of(masks), inputs, choice, packed, precision, plan)
     return replace(report, sparse_layer_share=None, sparse_flops_share=None) if smaller else report
 

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Self
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +22,7 @@ from sparsefront.measure.memory import count_bytes
 from sparsefront.measure.search_time import SearchCache
 from sparsefront.measure.settings import Measure
 from sparsefront.measure.variants import DoesNotApply, copy_sharing_weights
-from sparsefront.networks import architecture_text, tensors_digest
+from sparsefront.networks import architecture_text, snapshot_modules, tensors_digest
 from sparsefront.tasks.plain_task import inputs_in_words, name_inputs_on
 
 log = logging.getLogger(__name__)
@@ -101,8 +101,7 @@ class SwapSnapshot:
     def __init__(self, net: nn.Module, *, compared: bool) -> None:
         """Raises any exception of a compared network that cannot be copied."""
         self._net = net
-        self._states = [(module, _copy_state(vars(module))) for module in net.modules()]
-        self._strided = {tensor: tensor.is_contiguous() for tensor in net.parameters()}
+        self._restore = snapshot_modules(net)
         # swapping convolutions changes the memory format of weights; other weights do not change
         has_images = any(isinstance(module, nn.Conv2d) for module in net.modules())
         self._dense = net
@@ -159,26 +158,13 @@ class SwapSnapshot:
             low: it runs in the low precision of the swap.
         """
         self._restore()
+        self._net.eval()
         report = keep_dense(report, self._net, why)
         set_left_dense(self._net, architecture_text(self._net), report.precision.name if low else "none")
         if low:
             precisions = report.low_precision_layers | rewrite_dense(self._net, inputs, report.precision)
             report = replace(report, low_precision_layers=precisions)
         return report
-
-    def _restore(self) -> None:
-        for module, state in self._states:
-            vars(module).clear()
-            vars(module).update(_copy_state(state))
-        for tensor in self._net.parameters():
-            if self._strided.get(tensor) and not tensor.is_contiguous():
-                tensor.data = tensor.data.contiguous()
-        self._net.eval()
-
-
-def _copy_state(state: dict[str, Any]) -> dict[str, Any]:
-    """Attributes of a module with shallow copies of its dicts and sets, such as those of parameters, modules and hooks."""
-    return {name: copy.copy(value) if isinstance(value, dict | set) else value for name, value in state.items()}
 
 
 @dataclass(frozen=True)

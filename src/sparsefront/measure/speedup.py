@@ -119,11 +119,17 @@ def _median(values: "Tensor") -> "Tensor":
 MEDIANS_APART = 0.005  # relative: more than rounding to two digits explains
 
 
+def ratio_of_medians(speedup: float | None, dense_ms: float | None, sparse_ms: float | None) -> float | None:
+    """The ratio of two median latencies where it is not the speedup; None where they agree."""
+    if speedup is None or not dense_ms or not sparse_ms:
+        return None
+    shown = dense_ms / sparse_ms
+    return None if f"{shown:.2f}" == f"{speedup:.2f}" or abs(shown / speedup - 1) <= MEDIANS_APART else shown
+
+
 def ratio_apart(speedup: float | None, dense_ms: float | None, sparse_ms: float | None) -> str:
     """A clause that explains why two median latencies give another ratio than the speedup; empty where they agree."""
-    if speedup is None or not dense_ms or not sparse_ms:
-        return ""
-    shown = dense_ms / sparse_ms
-    if f"{shown:.2f}" == f"{speedup:.2f}" or abs(shown / speedup - 1) <= MEDIANS_APART:
+    shown = ratio_of_medians(speedup, dense_ms, sparse_ms)
+    if shown is None:
         return ""
     return f"; the median of the ratios of each repeat, whereas the medians over all repeats that are shown give {shown:.2f}×"

@@ -537,6 +537,11 @@ def conditions(result: Result) -> dict[str, str]:
     return descriptions
 
 
+def is_unpadded(result: Result) -> bool:
+    """Whether dense and sparse computed no padding (`inference.unpadded`)."""
+    return "unpadded" in (result.speed.dense_variant or "").split("+")
+
+
 def split_of(result: Result) -> str | None:
     """The rule by which rows were held out; None if none were. Older results without a rule held out row by row."""
     return None if holds_nothing_out(result) else result.choice.dataset_split or "rows"

@@ -8,7 +8,15 @@ from typing import Any
 from sparsefront.errors import InvalidSetting, closest
 from sparsefront.progress import counted
 from sparsefront.pruning.collapse import select_collapsed
-from sparsefront.results.candidates import Candidate, budget_of, metric_of, points_lost, precision_of, smaller_first
+from sparsefront.results.candidates import (
+    Candidate,
+    budget_of,
+    is_unpadded,
+    metric_of,
+    points_lost,
+    precision_of,
+    smaller_first,
+)
 from sparsefront.results.field_types import holds_entries
 from sparsefront.results.record import Result, result_fields
 from sparsefront.results.run_folder import override_text
@@ -174,6 +182,7 @@ COLUMNS = (
     *map(Column, ("latency_device", "gpu", "processor", "threads")),
     Column("batch_size", numeric=True),
     Column("dtype"),
+    Column("inference", get=lambda result: "unpadded" if is_unpadded(result) else None),
     Column("precision", get=precision_of),
     RUN,
     Column("latency_kernel"),  # last, because a list of several kernels is too long to put other columns after it

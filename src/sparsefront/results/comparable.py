@@ -12,6 +12,7 @@ from statistics import fmean, median
 
 import numpy as np
 
+from sparsefront.measure.speedup import ratio_of_medians
 from sparsefront.progress import counted
 from sparsefront.results.candidates import (
     BUDGET,
@@ -21,6 +22,7 @@ from sparsefront.results.candidates import (
     conditions,
     is_pruned,
     is_timed,
+    is_unpadded,
     list_uncommitted,
     mean_and_deviation,
     offers_no_choice,
@@ -289,7 +291,7 @@ class ComparableResults:
             f"{counted(again, 'run')} {'was' if again == 1 else 'were'} repeated with the same seeds: "
             "the newest of each counts, of those with the control"
         )
-        lines = [*differences(self.results), *([repeated] if again else [])]
+        lines = [*differences(self.results), *([repeated] if again else []), *_ratios_apart(self.results)]
         return [*lines, *list_uncommitted(self.results), *two_baselines(drawn), *why_not_picked(self.results)]
 
     @property
@@ -450,7 +452,9 @@ def _title(result: Result) -> str:
     speed = result.speed
     length = None if speed.sequence_length is None else f"length {speed.sequence_length}"
     batch = None if speed.batch_size is None else f"batch {speed.batch_size}"
-    parts = (f"{model_text(result)} on {task_text(result)}", _device(result) or "not timed", batch, length, speed.dtype)
+    subject = f"{model_text(result)} on {task_text(result)}"
+    padding = "unpadded" if is_unpadded(result) else None
+    parts = (subject, _device(result) or "not timed", batch, length, speed.dtype, padding)
     return " · ".join(filter(None, parts))
 
 
@@ -564,6 +568,26 @@ def _windows(results: Sequence[Result]) -> list[str]:
         f"n:m of {pattern} at sparsity {sparsity:g} {' and '.join(several)}"
         for (pattern, sparsity), several in windows.items()
         if len(several) > 1
+    ]
+
+
+MOST_APART = 3  # rows that a note names
+
+
+def _ratios_apart(results: Sequence[Result]) -> list[str]:
+    """A line if latencies of some rows give another ratio than their speedup."""
+    texts = []
+    for result in results:
+        speed = result.speed
+        shown = ratio_of_medians(speed.speedup, speed.latency_dense_ms, speed.latency_sparse_ms)
+        if shown is not None:
+            texts.append(f"{times(shown)} for {result.choice.prunings} {result.sparsity.sparsity_target:g}")
+    if not texts:
+        return []
+    more = f", and others for {counted(len(texts) - MOST_APART, 'row')}" if len(texts) > MOST_APART else ""
+    rows = f"{', '.join(texts[:MOST_APART])}{more}"
+    return [
+        f"speedups are medians of the ratios of each repeat; the medians over all repeats that are shown give {rows}"
     ]
 
 
