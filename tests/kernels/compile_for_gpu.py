@@ -23,8 +23,8 @@ from sparsefront_kernels.gathered.triton import KERNEL_TF32 as GATHERED_TF32
 from sparsefront_kernels.n_m import triton_rebuild
 from sparsefront_kernels.norm import layer_norm_columns, triton_norm
 from sparsefront_kernels.pointwise import epilogue, triton_epilogue
+from sparsefront_kernels.quantized import few_rows, triton_few_rows, triton_quantize
 from sparsefront_kernels.quantized import triton_epilogue as scaled_epilogue
-from sparsefront_kernels.quantized import triton_quantize
 from sparsefront_kernels.recurrent import triton_steps
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
@@ -43,7 +43,7 @@ POINTERS = {
 PRODUCTS = ("_gathered_triton_kernel", "_blocked_triton_kernel")
 LAUNCH_OPTIONS = ("num_warps", "num_stages", "maxnreg", "enable_fp_fusion")
 MODULES = (gathered, blocked, training, triton_rebuild, triton_norm, triton_epilogue, triton_quantize, scaled_epilogue)
-MODULES += (triton_steps, triton_unpadded, triton_cached, triton_device)
+MODULES += (triton_steps, triton_unpadded, triton_cached, triton_few_rows, triton_device)
 
 
 class Recorder:
@@ -142,6 +142,13 @@ def launches(dtype: torch.dtype) -> Iterator[tuple[str, triton.runtime.JITFuncti
             quantized = torch.empty(x.shape, dtype=values), torch.ones(2, k // (group or k))
             triton_quantize.launch_quantize(x, *quantized, group, static, 448.0, 2.0**-100, activation)
         yield from launches_of(f"quantize {k} {values} {group} {activation} {dtype}", recorders)
+    for family, parameters in (("gathered", {"tile": 128}), ("dense", {})) if dtype.itemsize == 2 else ():
+        packed = few_rows.pack_few_rows(FORMATS[family].from_dense(weight, kept, **parameters))
+        with recorded() as recorders:
+            operands = (packed.values, packed.inputs, packed.offsets, packed.outputs, packed.scales, weight[0], weight)
+            for rows in (1, 16):
+                triton_few_rows.launch_few_rows(weight[:rows], *operands, "none", torch.empty_like(weight[:rows]))
+        yield from launches_of(f"int8_few_rows {family} {dtype}", recorders)
     for block in (64, 128):
         layer = TrainableBlockedLinear.from_masked(torch.nn.Linear(256, 256), kept, (block, block))
         with recorded() as recorders:
