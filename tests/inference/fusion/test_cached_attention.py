@@ -126,17 +126,29 @@ def test_other_attention_runs_its_own_code(name, prune_layers, caplog):
     assert reason in caplog.text and not any(attentions(block) for block in blocks_of(rewritten))
 
 
-def test_dense_steps_as_a_fused_graph():
-    """The dense rival gets the same kernel; the cache's tensors are its own."""
-    net, ids = build("Llama", NETWORKS["Llama"][0]), torch.randint(3, 61, (2, 6))
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_dense_steps_as_a_fused_graph(device):
+    """The dense rival gets the same kernel, and a recorded call is right at every position; the cache is its own."""
+    net, ids = build("Llama", NETWORKS["Llama"][0]).to(device), torch.randint(3, 61, (2, 8), device=device)
     step = Decoder(net, ids[:, :5], 64).eval()
-    graph = make_dense_graph(step, {"input_ids": ids[:, 5:]})
-    assert all(map(attentions, blocks_of(graph))) and len(blocks_of(graph)) == 2
+    token = {"input_ids": ids[:, 5:6].clone()}
+    graph = make_dense_graph(step, token)
+    assert all(map(attentions, blocks_of(graph))) and len(blocks_of(graph)) == 2 and not blocks_of(net)
     with torch.inference_mode():
-        whole = net(ids).logits[:, -1]
-        for _ in range(2):  # a call may be repeated
-            torch.testing.assert_close(graph(ids[:, 5:])[0], whole, rtol=1e-4, atol=1e-5)
-    assert not blocks_of(net)
+        whole = net(ids).logits
+        logits = graph(**token)[0]
+        if device == "cuda":
+            recorded = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(recorded):
+                logits = graph(**token)[0]
+        for place in range(5, 8):
+            token["input_ids"].copy_(ids[:, place : place + 1])
+            if device == "cuda":
+                recorded.replay()
+            else:
+                logits = graph(**token)[0]
+            torch.testing.assert_close(logits, whole[:, place], rtol=1e-4, atol=1e-5)
+            graph.advance()
 
 
 @pytest.mark.parametrize("original_ms", [0.5, 3.0])

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 import sparsefront as sf
 from sparsefront.inference.choice import KernelChoice
-from sparsefront.inference.fusion import fused
-from sparsefront.inference.fusion.block_pass import fuse_blocks
+from sparsefront.inference.fusion import fused, placement, product_choice
+from sparsefront.inference.fusion.block_pass import fuse_blocks, fuse_dense
 from sparsefront.measure.correctness import output_error
 from sparsefront.patterns.tile_wise import TileWise
 
@@ -60,6 +60,28 @@ def test_decoders_are_rewritten(name, prune_layers):
             assert output_error(rewritten(**inputs, use_cache=False).last_hidden_state, expected) < 1e-5
 
 
+@pytest.mark.parametrize("name", ["Llama", "Gemma"])
+def test_row_norm_adds_the_residual(name, monkeypatch):
+    """Where a product cannot, as cuBLAS cannot: RMSNorm adds it and returns the sum."""
+    for module in (placement, product_choice):
+        monkeypatch.setattr(module, "rows_unsupported_reason", lambda *args, **vectors: None)
+    torch.manual_seed(0)
+    net = getattr(transformers, f"{name}Model")(getattr(transformers, f"{name}Config")(**DECODERS[name][0])).eval()
+    rewritten = copy.deepcopy(net)
+    report = fuse_dense(rewritten, CALLS[0] | {"use_cache": False}, layout="row_major")
+    for block in report.rewritten.values():
+        assert block.residual_norms == 1 and [product.residual for product in block.products] == [
+            False,
+            False,
+            False,
+            True,
+        ]
+    with torch.inference_mode():
+        for inputs in CALLS:
+            outputs = [model(**inputs, use_cache=False).last_hidden_state for model in (rewritten, net)]
+            assert output_error(*outputs) < 1e-5
+
+
 def test_cache_is_served_by_the_block(prune_layers, caplog):
     fused._log_once.cache_clear()  # a process says it once
     net, rewritten, _ = pruned("Llama", DECODERS["Llama"][0], prune_layers)
@@ -83,6 +105,7 @@ GENERATORS = {
     "Llama": TEXT | {"num_key_value_heads": 2},
     "Qwen2": TEXT | {"num_key_value_heads": 2},
     "OPT": TEXT | {"ffn_dim": 64, "word_embed_proj_dim": 32},
+    "Mistral": TEXT | {"num_key_value_heads": 2, "sliding_window": 8},  # whose cache no graph serves
 }
 
 

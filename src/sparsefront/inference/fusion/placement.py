@@ -16,7 +16,14 @@ from sparsefront_kernels.quantized.quantize import Quantized, quantize, quantize
 from torch import Tensor, fx, nn
 
 from sparsefront.inference.fusion.fused_product import FusedProduct, activation_in_layout
-from sparsefront.inference.fusion.sites import ProductSite, find_pairs, is_stream_norm, node_argument, read_name
+from sparsefront.inference.fusion.sites import (
+    STREAM_NORMS,
+    ProductSite,
+    find_pairs,
+    is_stream_norm,
+    node_argument,
+    read_name,
+)
 
 
 class FusedNorm(nn.Module):
@@ -247,7 +254,7 @@ def place_row_norms(
     """
     norms: dict[str, FusedRowNorm] = {}
     for node in list(graph.nodes):
-        if node.op != "call_function" or (kind := _ROW_NORMS.get(node.target)) is None or not _over_features(node):
+        if node.op != "call_function" or (kind := STREAM_NORMS.get(node.target)) is None or not _over_features(node):
             continue
         weight, bias, eps = _norm_arguments(parameters, node, kind)
         readers = [user for user in node.users if user.op == "call_module" and user.args[0] is node]
@@ -281,9 +288,6 @@ def place_row_norms(
         norms[name] = FusedRowNorm(weight, bias, eps, kind=kind, adds=place is not None, x_bias=x_bias, **output_flags)
     remove_unread(graph)
     return norms
-
-
-_ROW_NORMS = {aten.layer_norm.default: "layer_norm", aten.rms_norm.default: "rms_norm"}
 
 
 def _over_features(node: fx.Node) -> bool:
