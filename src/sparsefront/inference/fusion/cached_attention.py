@@ -85,10 +85,10 @@ def place_cached_attention(graph: fx.Graph) -> None:
     if not isinstance(mask, fx.Node) or not _is_mask_of_keys(mask):
         raise Unfusable("attends to its cache without a mask that is the same for all heads")
     (keys, _, position, key), (values, _, _, value) = (write.args for write in writes)
-    rotations = [_rotation(part) for part in (query, key)]
+    of_query, of_key = _rotation(query), _rotation(key)
     turns: tuple[fx.Node | None, fx.Node | None] = (None, None)
-    if None not in rotations and rotations[0].turns == rotations[1].turns:  # else it rotates by its own operators
-        (query, turns), (key, _) = rotations
+    if of_query is not None and of_key is not None and of_query.turns == of_key.turns:  # else by its own operators
+        query, key, turns = of_query.x, of_key.x, of_query.turns
     scale = query.meta["val"].shape[-1] ** -0.5 if scale is None else scale
     with graph.inserting_before(node):
         operands = (query, key, value, keys, values, position, scale, mask, *turns)
@@ -132,7 +132,7 @@ def _rotation(node: Any) -> Rotation | None:
     """The rotary embedding that a node computes, if its pairs are half of the rotated features apart."""
     if not isinstance(node, fx.Node) or node.target is not aten.cat.default:
         return _whole_rotation(node)
-    parts = node.args[0]
+    parts: Any = node.args[0]
     rotation = _whole_rotation(parts[0]) if len(parts) == 2 else None
     if rotation is None or _slice_of(parts[1])[1:] != (_slice_of(rotation.x)[2], TO_THE_END):
         return None
@@ -145,22 +145,24 @@ def _whole_rotation(node: Any) -> Rotation | None:
     for straight, crossed in _operands(node, aten.add.Tensor):
         for x, cos in _operands(straight, aten.mul.Tensor):
             for halves, sin in _operands(crossed, aten.mul.Tensor):
-                if _swaps_halves(halves, x) and None not in (turns := (_per_head(cos), _per_head(sin))):
-                    return Rotation(x, turns)
+                of_cos, of_sin = _per_head(cos), _per_head(sin)
+                if of_cos is not None and of_sin is not None and _swaps_halves(halves, x):
+                    return Rotation(x, (of_cos, of_sin))
     return None
 
 
 def _swaps_halves(node: Any, x: Any) -> bool:
-    if not isinstance(node, fx.Node) or node.target is not aten.cat.default or len(node.args[0]) != 2:
+    parts: Any = node.args[0] if isinstance(node, fx.Node) and node.target is aten.cat.default else ()
+    if len(parts) != 2:
         return False
-    negative, first = node.args[0]
+    negative, first = parts
     if negative.target is not aten.neg.default:
         return False
     half = x.meta["val"].shape[-1] // 2
     return _slice_of(negative.args[0]) == (x, half, TO_THE_END) and _slice_of(first) == (x, 0, half)
 
 
-def _slice_of(node: fx.Node) -> tuple[Any, Any, Any]:
+def _slice_of(node: Any) -> tuple[Any, ...]:
     """Source, start and end of a slice of features; a node that is none of itself, without ends."""
     if node.target is not aten.slice.Tensor or node.args[1] not in (-1, node.meta["val"].dim() - 1):
         return node, None, None
@@ -171,7 +173,7 @@ def _per_head(node: Any) -> fx.Node | None:
     """cos or sin [B or 1, 1, rotary] of a node that has it for every head."""
     if not isinstance(node, fx.Node) or node.target is not aten.unsqueeze.default or node.args[1] != 1:
         return None
-    turn = node.args[0]
+    turn: Any = node.args[0]
     return turn if turn.meta["val"].dim() == 3 and turn.meta["val"].shape[1] == 1 else None
 
 

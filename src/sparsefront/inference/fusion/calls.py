@@ -150,7 +150,8 @@ class CachedLayer:
 
 def cache_layer(block: nn.Module) -> int | None:
     """The layer of a cache that a block updates, as transformers number them; None where it has none, or several."""
-    numbers = {part.layer_idx for part in block.modules() if isinstance(getattr(part, "layer_idx", None), int)}
+    values = (getattr(part, "layer_idx", None) for part in block.modules())
+    numbers = {number for number in values if isinstance(number, int)}
     return next(iter(numbers)) if len(numbers) == 1 else None
 
 

@@ -22,7 +22,7 @@ TOKEN_WISE = (
     aten.gelu.default,
     aten.relu.default,
 )
-STREAM_NORMS = {aten.layer_norm.default: "layer_norm", aten.rms_norm.default: "rms_norm"}
+STREAM_NORMS: dict[Any, str] = {aten.layer_norm.default: "layer_norm", aten.rms_norm.default: "rms_norm"}
 GATES = (aten.silu.default, aten.gelu.default, aten.relu.default, aten.sigmoid.default, aten.tanh.default)
 
 
