@@ -77,14 +77,14 @@ def test_the_larger_network_teaches():
 
 
 def test_one_run_makes_both(tmp_path, capsys):
-    structured = "structured=width structured.sparsity=0.25 schedule=gradual precision=int8"
+    structured = "structured=depth structured.sparsity=0.25 schedule=gradual precision=int8"
     places = (f"cache_dir={tmp_path / 'cache'}", f"results_dir={tmp_path / 'results'}", *ON_CPU)
     quick = ("debug=tiny", "kernel=reference", "report.html=false", "report.plot=false", "control=dense_continued")
     block = ("pattern=block_wise", "granularity=8", "sparsity=0.75")
     ran = sf.run(*quick, *places, *structured.split(), *block)
     row = json.loads((ran.folder / "row.json").read_text())
     choice, sparsity = row["choice"], row["sparsity"]
-    assert choice["structured"] == "width" and choice["structured_parameters"]["sparsity"] == 0.25
+    assert choice["structured"] == "depth" and choice["structured_parameters"]["sparsity"] == 0.25
     assert sparsity["sparsity_target"] == sparsity["sparsity_achieved"] == 0.75
     for left in ("weights_left", "theoretical_flops_left"):
         assert sparsity[left] == pytest.approx(0.75 * 0.25)
@@ -97,11 +97,10 @@ def test_one_run_makes_both(tmp_path, capsys):
     assert "DIFFERS" not in told and all(f"{what}: hold" in told for what in ("masks and weights", "sparsity"))
 
 
-@pytest.mark.parametrize("structured", ["depth", "width"])
-def test_smaller_network_recovers_first(structured, tmp_path, capsys):
+def test_smaller_network_recovers_first(tmp_path, capsys):
     places = (f"cache_dir={tmp_path / 'cache'}", f"results_dir={tmp_path / 'results'}", *ON_CPU)
     quick = ("debug=tiny", "kernel=reference", "report.html=false", "report.plot=false", "recovery=distill")
-    block = (f"structured={structured}", "pattern=block_wise", "granularity=8", "sparsity=0.75")
+    block = ("structured=width", "pattern=block_wise", "granularity=8", "sparsity=0.75")
     share = (
         *block,
         "structured.recovery_share=0.4",

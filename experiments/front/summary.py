@@ -15,7 +15,7 @@ from statistics import fmean
 
 from experiments.harness import page
 from experiments.harness.figures import MARKERS, new_figure, paper_style, save_svg, small_axes
-from sparsefront.results.candidates import Candidate, mean_and_deviation, points_lost
+from sparsefront.results.candidates import Candidate, mean_and_deviation, points_lost, smaller_first
 from sparsefront.results.comparable import ComparableResults, split_comparable
 from sparsefront.results.plots import pattern_color
 from sparsefront.results.record import Result
@@ -86,7 +86,8 @@ def timed_of(groups: Sequence[ComparableResults]) -> list[Timed]:
 
 def _structure(result: Result) -> tuple[object, ...]:
     choice, sparsity = result.choice, result.sparsity
-    return choice.pattern, choice.granularity, sparsity.n_of_m, sparsity.sparsity_target, result.speed.precision in _LOW
+    place = smaller_first(result), choice.pattern, choice.granularity, sparsity.n_of_m, sparsity.sparsity_target
+    return *place, result.speed.precision in _LOW
 
 
 _LOW = ("fp8", "fp8_static", "int8")

@@ -272,6 +272,13 @@ def _crossing(levels: Sequence[Measured], seeds: Sequence[int], points: float, m
     return f"{mean(numbers):.1f}{f' ± {stdev(numbers):.1f}' if len(numbers) > 1 else ''} %{counted}"
 
 
+def find_crossing(levels: Sequence[Measured], points: float, masked: str, dense: str) -> tuple[float, str]:
+    """The sparsity, percent, at which the first seeds lose the points; or the level, with "above" or "below"."""
+    lines = [one.first for one in levels]
+    losses = [100 * (float(line[dense]) - float(line[masked])) for line in lines]
+    return _passed([(100 * float(line["sparsity_achieved"]), loss) for line, loss in zip(lines, losses)], points)
+
+
 def _passed(curve: Sequence[tuple[float, float]], points: float) -> tuple[float, str]:
     """The sparsity at which the points are lost; or the level that it is below or above."""
     for place, (sparsity, loss) in enumerate(curve):

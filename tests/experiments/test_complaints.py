@@ -7,9 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from experiments.harness.rows import read_lines
-
 FOLDER = Path(__file__).resolve().parents[2] / "experiments" / "complaints"
+
 CPU = torch.device("cpu")
 
 
@@ -77,8 +76,3 @@ def test_verdict_needs_an_interval(modules, monkeypatch, interval, verdict):
     monkeypatch.setattr(rerun.sf, "benchmark", lambda *nets, **settings: Compared)
     lines = list(rerun.verdicts(case_of(modules, "SparseLinear").scaled(64), CPU, timed=True))
     assert [line["verdict"] for line in lines] == [verdict, verdict]
-
-
-def test_committed_page_has_the_verdicts(modules):
-    lines = {(line["thread"], line["way"]): line for line in read_lines(FOLDER / "verdicts.csv")}
-    assert "\n".join(modules["page"].verdict_table(lines)) in (FOLDER / "README.md").read_text()

@@ -19,12 +19,6 @@ def test_two_gpus_train_bert_alike(modules):
     assert line["same_on_ranks"] and len(ranks) == 4 and line["samples_per_s"] > 0
 
 
-LINE = {"sequence_length": 8, "devices": 1, "exchange_gradients": "", "ddp_comm_hook": "", "compile": "none"}
-LINE |= {"model": "bert-tiny", "batch_per_device": 2, "precision": "32-true", "samples_per_s": 100.0, "lowest": 90.0}
-LINE |= {"highest": 110.0, "same_on_ranks": True, "device": "cpu", "torch": "2", "nccl": "", "commit": "abc"}
-LINE |= {"date": "2026-11-22"}
-
-
 def test_time_of_a_step(modules):
     """Two steps of 10 ms: products, an exchange half beside them, a mask, and nothing for the rest."""
     step_kernels = modules["training"]
@@ -55,9 +49,3 @@ def test_gpu_training_is_profiled(modules, tmp_path):
     assert times["launches"] > 20 and times["wall_ms"] > times["idle_ms"] > 0 and len(rank["seconds"]) == 1
     assert times["products_ms"] > 0 and times["optimizer_ms"] > 0 and times["masks_ms"] > 0
     assert times["exchange_ms"] == times["exposed_ms"] == 0
-
-
-STEP = {"device": "cpu", "sequence_length": 8, "devices": 1, "exchange_gradients": "", "ddp_comm_hook": ""}
-STEP |= {"compile": "blocks", "exchange_alone_ms": "", "launches": 300}
-PARTS = "wall idle exposed products attention optimizer masks copies others".split()
-STEP |= dict.fromkeys([f"{part}_ms" for part in PARTS], 1.25)

@@ -190,14 +190,6 @@ def test_wins_and_crossovers(modules):
     assert "0.85" in summary.tables(rows, [])
 
 
-def test_page_has_the_measured_tables(modules):
-    summary = modules["summary"]
-    tables = summary.tables(summary.read_lines(FOLDER / "h200.csv"), summary.read_lines(FOLDER / "ablation.csv"))
-    again = "python -m experiments.end_to_end.summary --write experiments/end_to_end/README.md"
-    begin, end = summary.MARKS
-    assert f"{begin}\n\n{tables}\n{end}" in (FOLDER / "README.md").read_text(), again
-
-
 def test_a_network_through_the_library(modules, monkeypatch):
     """In two patterns; a CPU's rows name no GPU."""
     library = modules["library"]
@@ -208,10 +200,3 @@ def test_a_network_through_the_library(modules, monkeypatch):
     rows = [library.measure("tiny", point, torch.device("cpu"), "auto", 5.0, CPU) for point in ("2:4", library.TILES)]
     assert [row["point"] for row in rows] == ["2:4", "tile_wise 75%"] and rows[0]["gpu"] == ""
     assert rows[0]["sparsity"] == 0.5 and rows[0]["blocks_rewritten"] == 1 and rows[0]["inputs"] == "2x12"
-
-
-def test_published_networks_are_the_pages(modules):
-    library = modules["library"]
-    rows = library.read_lines(library.PUBLISHED)
-    assert rows and all(row["gpu"] and row["network"] in library.NETWORKS | library.OF_THE_TALK for row in rows)
-    assert library.page(rows) in library.PAGE.read_text()

@@ -99,5 +99,6 @@ def test_every_line_is_accepted(composed, request, file, settings, more):
 def test_core_lines_share_dense_and_control(composed, text_study):
     lines = read_points(summary.FRONT / "lines.yaml")
     keys = [stage_keys(validate(composed(*text_study, *line))) for line in lines]
-    assert len({str((key.dense, key.control)) for key in keys}) == 1
+    assert len({str(key.dense) for key in keys}) == 1
+    assert len({str(key.control) for key in keys if key.control is not None}) == 1  # others have their own recipe
     assert len({str(key.result) for key in keys}) == len(lines) == 13

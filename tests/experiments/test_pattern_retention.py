@@ -1,19 +1,14 @@
 """The measure of experiments/pattern_retention, on small weights."""
 
-from pathlib import Path
-
-import pandas
 import pytest
 import torch
 
-from experiments.pattern_retention import draw, measure
+from experiments.pattern_retention import measure
 from sparsefront.allocation.global_threshold import GlobalThreshold
 from sparsefront.allocation.per_layer import PerLayer
 from sparsefront.patterns.block_wise import BlockWise
 from sparsefront.patterns.element_wise import ElementWise
 from sparsefront.patterns.n_m import NM
-
-FOLDER = Path(measure.__file__).parent
 
 
 @pytest.fixture
@@ -38,8 +33,3 @@ def test_element_wise_is_its_own_measure(weights, allocation):
 def test_a_refusal_is_a_row(weights, pattern, refusal):
     row = measure.measure("rejected", "", pattern, PerLayer(), 0.9, weights)
     assert row.refusal.startswith(refusal) and row.relative is None
-
-
-def test_page_holds_its_table():
-    table = draw.markdown(pandas.read_csv(FOLDER.joinpath("retention.csv")))
-    assert f"| --- |\n{table}\n\n" in FOLDER.joinpath("README.md").read_text()

@@ -5,7 +5,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments.harness.rows import read_lines
 from sparsefront.tasks.outcomes import Outcomes
 
 FOLDER = Path(__file__).resolve().parents[2] / "experiments" / "search"
@@ -58,11 +57,3 @@ def test_gain_is_paired_over_samples(modules):
     (without, searched, _) = modules["summary"].table(rows, found)[2:]
     assert "| +10.00 |" in without, "no interval where outcomes are not kept"
     assert f"| +10.00 ({100 * low:+.2f} to {100 * high:+.2f}) |" in searched
-
-
-@pytest.mark.parametrize("name", ["minilm", "minilm_h100"])
-def test_page_holds_tables_of_its_lines(modules, name):
-    lines, page = read_lines(FOLDER / f"{name}.csv"), (FOLDER / "README.md").read_text()
-    pairs = read_lines(modules["summary"].pairs_file(FOLDER / f"{name}.csv"))
-    for table in (modules["summary"].all_choices(lines), modules["summary"].table(lines, pairs)):
-        assert f"-->\n{chr(10).join(table)}\n<!--" in page

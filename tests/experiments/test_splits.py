@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments.harness.rows import Row, read_lines
+from experiments.harness.rows import Row
 from experiments.splits import leak_probe
 from sparsefront.data.glue import Glue
 
@@ -41,10 +41,6 @@ def gap(data: Path, split_by: str) -> float:
 def test_probe_finds_the_leak(data: Path) -> None:
     assert gap(data, "rows") > 25
     assert abs(gap(data, "groups")) < 12  # 75 held-out rows of a coin: a standard error of six points, over three draws
-
-
-def test_page_holds_the_published_probe() -> None:
-    assert leak_probe.page(read_lines(leak_probe.HERE / "probe.csv")) in (leak_probe.HERE / "README.md").read_text()
 
 
 def test_nearest_is_by_shared_words() -> None:

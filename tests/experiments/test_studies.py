@@ -4,7 +4,7 @@ import pytest
 import yaml
 from quick_compositions import composition
 
-from experiments.studies import table
+from experiments.studies import claims, table
 from experiments.studies.study import EXPERIMENTS, Study, points
 from sparsefront.config.arguments import normalize_arguments
 from sparsefront.config.settings import build_settings
@@ -40,10 +40,6 @@ def test_points_are_those_of_a_sweep(name, tmp_path, monkeypatch):
                     build_settings(group, config[group])
 
 
-FILES = {"front/squad": "front_squad", "front/searches": "front_squad", "front/lines": "front_imdb"}
-FILES |= {"low_precision/networks": "front_squad", "search/minilm": "search_minilm", "sweeps/minilm": "bert_sst2"}
-
-
 @pytest.mark.parametrize(
     ("curve", "sparsity"),
     [
@@ -54,3 +50,26 @@ FILES |= {"low_precision/networks": "front_squad", "search/minilm": "search_mini
 )
 def test_crossing_is_interpolated_between_levels(curve, sparsity):
     assert table._passed(curve, 1.0) == sparsity
+
+
+def test_claims_are_those_of_the_rows():
+    """At least twenty claims of all five works; each has its own answer, and a reason or command where it is not the same."""
+    lines = claims.rows()
+    text = claims.PAGE.read_text().partition(claims.MARKS[0])[2].partition(claims.MARKS[1])[0]
+    assert text.strip() == "\n".join(claims.table())
+    assert len({work for work, *_ in lines}) == 5 and len({line[:2] for line in lines}) == len(lines) >= 20
+    assert all(why for *_, verdict, why in lines if verdict in (claims.NO, claims.MISSING))
+
+
+def test_claim_within_noise_is_unclear(monkeypatch):
+    """Of 1,000 rows at 90 %: ± 2.6 points between two networks."""
+
+    def answer(kind, first, second):
+        lines = {"first": first, "second": second}
+        row = {"pattern": "n_m", "val_evaluated_samples": "1000"}
+        monkeypatch.setattr(claims, "_row", lambda _, place: [row | {"val_masked": str(lines[place])}])
+        return claims.KINDS[kind]({"network": "sst2", "rows": ["first", "second"]})
+
+    assert answer("more", 0.9, 0.89) == ("+1.00 ± 2.69, sst2", claims.UNCLEAR)
+    assert answer("more", 0.9, 0.85)[1] == claims.YES and answer("more", 0.85, 0.9)[1] == claims.NO
+    assert answer("equal", 0.89, 0.9)[1] == claims.YES and answer("equal", 0.85, 0.9)[1] == claims.NO

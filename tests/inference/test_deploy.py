@@ -38,16 +38,17 @@ def tokens(batch: int = 4, length: int = 16) -> dict[str, torch.Tensor]:
     return {"input_ids": torch.randint(0, 100, (batch, length)), "attention_mask": mask}
 
 
-def bert() -> nn.Module:
-    return transformers.BertModel(transformers.BertConfig(**SIZES))
+def bert(blocks: int = 1) -> nn.Module:
+    return transformers.BertModel(transformers.BertConfig(**SIZES | {"num_hidden_layers": blocks}))
 
 
 def llama() -> nn.Module:
-    return transformers.LlamaForCausalLM(transformers.LlamaConfig(**SIZES, num_key_value_heads=2))
+    config = transformers.LlamaConfig(**SIZES | {"num_hidden_layers": 1}, num_key_value_heads=2)
+    return transformers.LlamaForCausalLM(config)
 
 
 def vit() -> nn.Module:
-    return VisionTransformer(32, 8, num_layers=2, num_heads=4, hidden_dim=64, mlp_dim=128, num_classes=10)
+    return VisionTransformer(32, 8, num_layers=1, num_heads=4, hidden_dim=64, mlp_dim=128, num_classes=10)
 
 
 def resnet() -> nn.Module:
@@ -272,7 +273,7 @@ def test_onnx_of_dense_networks_equals_pytorch(tmp_path, pattern):
     pytest.importorskip("onnxscript")
     pytest.importorskip("onnxruntime")
     torch.manual_seed(0)
-    net, inputs = bert().eval(), tokens()
+    net, inputs = bert(blocks=2).eval(), tokens()
     masks = sf.prune(net, pattern=PATTERNS[pattern], sparsity=0.5, example_inputs=inputs)
     zeros = sum(int((mask == 0).sum()) for mask in masks.values())
     if pattern == "width":

@@ -24,7 +24,6 @@ from drawn_masks import (
 )
 from random_problems import TOLERANCE, exact_product, fault_of, laid_out
 from sparsefront_kernels import FORMATS, Problem, SparseFormat, cuda_library
-from sparsefront_kernels.bench.correctness import poisoned_memory
 from sparsefront_kernels.tuning import store
 from sparsefront_kernels.tuning.launches import forget_choices
 from torch import Tensor
@@ -215,12 +214,6 @@ def assert_close() -> Callable[..., None]:
     return check
 
 
-@pytest.fixture(name="poisoned_memory")
-def poisoned_memory_fixture() -> Callable[[], Any]:
-    """A context in which `torch.empty` gives NaN, so that an element which a kernel leaves out shows."""
-    return poisoned_memory
-
-
 @pytest.fixture
 def activations() -> Callable[..., Tensor]:
     """(problem, kind) -> X of the problem's shape, dtype and device; (problem, kind, shape): a residual of that shape.
@@ -245,12 +238,17 @@ def pytest_report_header() -> str:
     return f"kernel tests: GPU {found}; TRITON_INTERPRET={os.environ.get('TRITON_INTERPRET', 'unset')}"
 
 
-@pytest.fixture
-def most_of_the_memory(tmp_path_factory) -> Iterator[None]:
-    """One test at a time, of all processes of this run, takes most of the GPU's memory."""
+@pytest.fixture(scope="session")
+def folder_of_all(tmp_path_factory) -> Path:
+    """A folder that all processes of this run share."""
     folder = tmp_path_factory.getbasetemp()
-    shared = folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
-    with (shared / "most_of_the_memory").open("w") as lock:
+    return folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
+
+
+@pytest.fixture
+def most_of_the_memory(folder_of_all) -> Iterator[None]:
+    """One test at a time, of all processes of this run, takes most of the GPU's memory."""
+    with (folder_of_all / "most_of_the_memory").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
         if torch.cuda.is_available():

@@ -128,21 +128,6 @@ def exact_product(
     return y.t() if layout in Y_FEATURE_MAJOR else y
 
 
-def cancels(x: Tensor, stored: SparseFormat, bias: Tensor | None, layout: str) -> bool:
-    """Whether the product is far smaller than signs at random would leave it, or than it is without the bias.
-
-    Rounding is relative to the terms of a sum: what float32 loses of a sum that is a hundredth of its terms is a hundred
-    times as much of the sum, in any kernel. Some kernels round the sum to 16 bits before a second pass adds the bias.
-    """
-    rows, weight = (x.t() if layout in X_FEATURE_MAJOR else x).double(), stored.to_dense().double()
-    squares = (rows**2).sum(dim=0) @ (weight**2).sum(dim=0)
-    if bias is not None:
-        squares += len(rows) * (bias.double() ** 2).sum()
-    product = torch.linalg.norm(exact_product(x, stored, bias, layout))
-    without_bias = torch.linalg.norm(exact_product(x, stored, None, layout))
-    return bool(product < 0.1 * squares.sqrt() or product < 0.7 * without_bias)
-
-
 def laid_out(values: Tensor, kind: str) -> Tensor:
     """The same matrix in other memory.
 

@@ -44,12 +44,12 @@ def start(family: str, seconds: float, environment: dict[str, str], output: Path
 
 
 @pytest.fixture(scope="module")
-def run(request, tmp_path_factory):
+def run(request, tmp_path_factory, folder_of_all):
     """family -> (exit code, output); all families that are to be tested start with the first."""
     if not torch.cuda.is_available() or cuda_library.compiler() is None:
         pytest.skip("needs a CUDA device and nvcc")
     folder, started = tmp_path_factory.mktemp("delays"), {}
-    environment = delayed(folder / "cache")
+    environment = delayed(folder_of_all / "delays")
     built = subprocess.run([*BUILD, *LIBRARIES], env=environment, capture_output=True, text=True)
     assert built.stdout.strip() == "{}", built.stdout + built.stderr[-2000:]
     tests = [

@@ -232,6 +232,7 @@ def test_activations_past_two_to_the_31(kernel, cases, expected_product, assert_
     if not torch.cuda.is_available() or not kernel.requires_cuda:
         pytest.skip("no CUDA device, or a kernel of the CPU")
     dense_enough = ("gathered-kept", "blocked-32x32", "n_m-2:4", "csr-kept", "semi_structured", "gathered_overlay-kept")
+    dense_enough += ("dense-wide",)
     small, _ = taken(kernel, cases, "cuda", 1, wanted=dense_enough)
     n, k = small.shape
     m = 2**31 // min(n, k) + 257  # both X and Y pass 2^31 elements

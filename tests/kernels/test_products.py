@@ -1,13 +1,12 @@
-"""Every kernel against float64, on odd shapes and poisoned memory."""
+"""Products on the cases that other tests share; `test_random_problems.py` has every kernel against float64."""
 
 import pytest
 import torch
 from in_layout import InLayout, every_layout
-from random_problems import cancels, precision_allowed
+from random_problems import precision_allowed
 from sparsefront_kernels import FORMATS, Problem, find
 from sparsefront_kernels.problem import LAYOUTS, X_FEATURE_MAJOR
 
-ROWS = [0, 1, 7, 33, 131]
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 
 
@@ -17,45 +16,6 @@ def kernels_for(stored, problem):
         asked = Problem(problem.m, problem.k, problem.n, problem.dtype, problem.device, layout)
         for kernel in find(stored, asked).usable:
             yield InLayout(kernel, layout), asked
-
-
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_product_against_float64(case, dtype, device, activations, expected_product, assert_close, poisoned_memory):
-    stored = case.build().to(device, dtype)
-    n, k = stored.shape
-    bias = torch.randn(n, device=device)
-    on_gpu = device.type == "cuda"
-    # without a GPU all dtypes take the same path, whatever the number of rows; test_random_problems.py draws more of them
-    rows = ROWS if on_gpu else [33, 0] if dtype == torch.float32 else [7]
-    problems, packed = [Problem(m, k, n, dtype, device) for m in rows], {}
-    for kernel, problem in (found for asked in problems for found in kernels_for(stored, asked)):
-        if kernel.kernel.name not in packed:
-            packed[kernel.kernel.name] = kernel.pack(stored)
-        kinds = [("inside_nan", bias), ("plain", None)]
-        if not on_gpu:
-            kinds = kinds[problem.m == 7 :][:1]
-        elif (
-            "triton" in kernel.name
-        ):  # which is compiled for each, and for one row: kinds take turns by layout and dtype
-            kinds = [kinds[(LAYOUTS.index(kernel.layout) + DTYPES.index(dtype) + (problem.m == 1)) % 2]]
-        for kind, added in kinds:
-            x = activations(problem, kind)
-            while cancels(x, stored, added, kernel.layout):
-                x = activations(problem, kind)
-            with poisoned_memory():
-                y = kernel.run(x, packed[kernel.kernel.name], added)
-            assert (y.dtype, y.device) == (dtype, x.device), kernel.name
-            assert tuple(y.shape) == problem.y_shape, kernel.name
-            assert_close(y, expected_product(x, stored, added, kernel.layout), kernel.dtype_name)
-
-
-@pytest.mark.parametrize("dtype", DTYPES[: 1 + torch.cuda.is_available()], ids=str)
-def test_transposed_activations(case, dtype, device, activations, expected_product, assert_close):
-    stored = case.build().to(device, dtype)
-    for kernel, problem in kernels_for(stored, Problem(18, stored.shape[1], stored.shape[0], dtype, device)):
-        x = activations(problem, "transposed")
-        y = kernel.run(x, kernel.pack(stored), None)
-        assert_close(y, expected_product(x, stored, None, kernel.layout), kernel.dtype_name)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64], ids=str)

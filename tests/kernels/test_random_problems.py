@@ -88,20 +88,20 @@ def test_every_launch_is_right_and_repeats(kernel):
 
 
 @pytest.fixture(scope="module")
-def gpu_before_hopper(tmp_path_factory):
-    """This GPU runs code for compute capability 8.0, which its driver translates; nothing was measured."""
+def gpu_before_hopper(folder_of_all):
+    """Code for compute capability 8.0, assembled for this GPU; nothing was measured. All workers share its libraries."""
     if not torch.cuda.is_available() or cuda_library.compiler() is None:
         pytest.skip("needs a CUDA device and nvcc")
-    folder = tmp_path_factory.mktemp("before_hopper")
+    folder = folder_of_all / "before_hopper"
     appended = f"{os.environ.get('NVCC_APPEND_FLAGS', '')} -include {BEFORE_HOPPER}"
-    caches = (cuda_library.load, cuda_launch._function, cuda_launch.gpu_limits, store.tuned_kernel)
+    caches = (cuda_library.load, cuda_library.gpu_architectures, cuda_launch._function, cuda_launch.gpu_limits)
+    caches += (cuda_launch.supports_pdl, store.tuned_kernel)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("NVCC_APPEND_FLAGS", appended.strip())
         patch.setenv("SPARSEFRONT_KERNELS_CACHE", str(folder))
         patch.setattr(cuda_library, "PREBUILT", folder / "prebuilt")
-        patch.setattr(
-            cuda_library, "_flags", lambda *_: (*cuda_library.FLAGS, "-gencode=arch=compute_80,code=compute_80")
-        )
+        # the driver would translate a whole library alone, for a minute
+        patch.setattr(cuda_library, "_flags", lambda *_: (*cuda_library.FLAGS, "-gencode=arch=compute_80,code=sm_90"))
         patch.setattr(cuda_library, "_toolchain_reason", lambda: None)
         patch.setattr(store, "SHIPPED", folder / "shipped")
         patch.setattr(torch.cuda, "get_device_capability", lambda device=None: (8, 0))

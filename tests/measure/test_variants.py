@@ -7,6 +7,7 @@ import torch
 from sparsefront_kernels import FORMATS, KernelEntry, entry
 from sparsefront_kernels.problem import Convolving
 from torch import nn
+from torchvision.models import VisionTransformer
 
 from sparsefront.data.base import DataInfo
 from sparsefront.inference.network_modules import SparseConv2d
@@ -25,7 +26,6 @@ from sparsefront.measure.variants import (
 )
 from sparsefront.models.attention import SelfAttention
 from sparsefront.models.bert import Bert
-from sparsefront.models.vit import Vit
 from sparsefront.models.vit_small import VitSmall
 
 IMAGES = DataInfo("image_classification", 10, 32, 3)
@@ -121,7 +121,7 @@ CONTRACT = {  # name -> variant, network, sizes of its input, what the variant h
     "attention": ("fused_qkv", Encoder, (3, 5, 16), lambda net: count(net, FusedPart) == 6),
     "attention without bias": ("fused_qkv", lambda: Encoder(bias=False), (3, 5, 16), lambda net: True),
     "patches of a ViT": (
-        *("patch_product", lambda: Vit().build(IMAGES), (2, 3, 32, 32)),
+        *("patch_product", lambda: VisionTransformer(32, 8, 1, 2, 16, 32), (2, 3, 32, 32)),
         lambda net: isinstance(net.conv_proj, PatchProduct) and count(net, nn.Conv2d) == 0,
     ),
     "channels last": (
@@ -264,7 +264,6 @@ def test_unreadable_images_are_multiplied_as_rows():
 NETWORKS = {
     "bert": (Bert(size="tiny"), DataInfo("sequence_classification", 2, sequence_length=16), "attention.self.query"),
     "vit_small": (VitSmall(dim=64, depth=2), IMAGES, "attn.q"),
-    "vit": (Vit(), IMAGES, "self_attention.q"),
 }
 
 

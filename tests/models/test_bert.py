@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tiny_files import write_glue
 from transformers import AutoTokenizer, BertForSequenceClassification
 
 from sparsefront.data.base import DataInfo
@@ -57,6 +58,20 @@ def test_names_of_prunable_layers(pair_classes: DataInfo, spans: DataInfo):
     head = Bert(size="tiny", prune_head=True)
     assert head.prunable(head.skeleton(pair_classes))[len(names) :] == ["bert.pooler.dense", "classifier"]
     assert head.prunable(head.skeleton(spans))[len(names) :] == ["qa_outputs"]
+
+
+def test_row_names_the_loaded_network(run, bert_folder: Path, tmp_path: Path):
+    """And not the default of a setting that had no say."""
+    data = [
+        "dataset=glue",
+        f"dataset.path={write_glue(tmp_path, 'sst2')}",
+        "dataset.max_length=32",
+        "recipe.batch_size=4",
+    ]
+    row = run("trainer=cpu", "measure.device=cpu", "model=bert", f"model.path={bert_folder}", *data, "kernel=none")
+    assert "bert-base" not in row.to_json() and str(bert_folder.parent) not in row.to_json()
+    assert row.choice.model_variant == row.choice.model_parameters["path"] == bert_folder.name
+    assert row.choice.model_parameters["num_hidden_layers"] == 2
 
 
 def test_other_shapes_are_rejected(folder: Path, pair_classes: DataInfo):

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tiny_files import write_glue
 from torch import Tensor
 
 from sparsefront.data.base import DataInfo
@@ -59,18 +60,11 @@ def test_what_cannot_work_is_refused(distilbert: Path, tmp_path: Path):
 
 
 def test_a_run(run, distilbert: Path, tmp_path: Path):
-    data = tmp_path / "SST-2"
-    data.mkdir()
-    rows = "".join(f"{'red green' if i % 2 else 'blue'}\t{i % 2}\n" for i in range(40))
-    for part in ("train", "dev"):
-        (data / f"{part}.tsv").write_text(f"sentence\tlabel\n{rows}")
     row = run(
         "model=huggingface",
         f"model.path={distilbert}",
         "dataset=glue",
-        "dataset.task=sst2",
-        f"dataset.path={data}",
-        "dataset.split_by=rows",
+        f"dataset.path={write_glue(tmp_path, 'sst2')}",
         "recipe=default",
         "dataset.max_length=16",
         "pattern=n_m",

@@ -133,11 +133,16 @@ class Run:
         assert not torch.equal(self.net.first.weight.detach().cpu(), self.start), "it trained"
 
 
-@pytest.mark.parametrize("recipe", [MOMENTUM, ADAMW], ids=["momentum", "adamw"])
 @pytest.mark.parametrize(
-    "how",
-    [{}, {"accumulate": 3}, {"precision": "bf16-mixed"}, {"recompute": True}],
-    ids=["plain", "accumulated", "bf16", "checkpointed"],
+    ("recipe", "how"),
+    [
+        (MOMENTUM, {}),
+        (ADAMW, {}),
+        (MOMENTUM, {"accumulate": 3}),
+        (ADAMW, {"precision": "bf16-mixed"}),
+        (MOMENTUM, {"recompute": True}),
+    ],
+    ids=["momentum", "adamw", "accumulated", "bf16", "checkpointed"],
 )
 def test_pruned_weights_after_every_step(tmp_path, recipe, how):
     Run(tmp_path, recipe, **how).check_end()

@@ -2,6 +2,7 @@
 
 import json
 import logging
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from sparsefront.stages import control
 from sparsefront.training.recipe import AdamS
 
 ON_CPU = ["trainer=cpu", "measure.device=cpu", "pattern=element_wise", "model.dim=64", "model.depth=1", "kernel=none"]
-CONTROL = [*ON_CPU, "control=dense_continued", "recipe.epochs=2", "recipe.recovery_epochs=3"]
+CONTROL = [*ON_CPU, "control=dense_continued", "recipe.epochs=2", "recipe.recovery_epochs=3", "recipe.batch_size=50"]
 
 
 def stored(tmp_path: Path, stage: str = "dense_continued") -> list[Path]:
@@ -24,7 +25,7 @@ def stored(tmp_path: Path, stage: str = "dense_continued") -> list[Path]:
 
 
 @pytest.fixture
-def fits(monkeypatch) -> list[list[float]]:
+def fits(monkeypatch) -> Iterable[list[float]]:
     """The learning rates of every step of every optimizer: dense, then control, then recovery."""
     seen: dict[int, list[float]] = {}
     keep = []
@@ -36,38 +37,40 @@ def fits(monkeypatch) -> list[list[float]]:
             return step(self, *arguments, **named)
 
         monkeypatch.setattr(optimizer, "step", watched)
-    return _Values(seen)
+    return seen.values()
 
 
-class _Values:
-    def __init__(self, seen: dict) -> None:
-        self.seen = seen
-
-    def __iter__(self):
-        return iter(self.seen.values())
-
-
+EPOCH = 2  # optimizer steps, by debug=tiny
+ROUNDS = ["schedule=iterative", "schedule.rounds=2"]
+# overrides -> optimizer steps of the recovery
 WAYS = {
-    "one shot": [],
-    "gradual": ["schedule=gradual"],
-    "distill": ["recovery=distill"],
-    "sparse_swaps": ["recovery=sparse_swaps", "recovery.along=finetune", "recovery.batches=1"],
-    "lr_rewind": ["recovery=lr_rewind", "recipe.recovery_epochs=1"],
-    "steps": ["recipe.recovery_epochs=null", "recipe.recovery_steps=3"],
-    "steps of a schedule": ["recipe.recovery_epochs=null", "recipe.recovery_steps=5", "schedule=gradual"],
+    "one shot": ([], 6),
+    "gradual": (["schedule=gradual"], 6),
+    "rounds share it unevenly": (["schedule=iterative", "schedule.rounds=4"], 6),
+    "distill": (["recovery=distill", *ROUNDS], 6),
+    "sparse_swaps": (["recovery=sparse_swaps", "recovery.along=finetune", "recovery.batches=2"], 6),
+    "sr_ste": (["recovery=sr_ste", "pattern=n_m"], 6),
+    "rewinding repeats": (["recovery=lr_rewind", "recipe.epochs=3", *ROUNDS], 12),
+    "steps": (["recipe.recovery_epochs=null", "recipe.recovery_steps=3"], 3),
+    "steps of a schedule": (["recipe.recovery_epochs=null", "recipe.recovery_steps=5", "schedule=gradual"], 5),
 }
 
 
-@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
-def test_recovery_takes_its_own_steps(run, fits, tmp_path, way):
+@pytest.mark.parametrize(("way", "expected"), WAYS.values(), ids=WAYS)
+def test_control_takes_the_recoverys_steps(run, fits, tmp_path, way, expected):
+    """And the row says how many steps the optimizers took."""
     row = run(*CONTROL, *way)
-    _, continued, recovery = fits
-    assert continued == recovery and len(continued) == row.cost.recovery_steps
+    dense, continued, *rounds = fits
+    cost = row.cost
+    assert len(dense) == cost.dense_steps == EPOCH * row.choice.recipe_parameters["epochs"]
+    assert len(continued) == sum(map(len, rounds)) == cost.recovery_steps == expected
+    assert len(rounds) > 1 or rounds == [continued]
     (folder,) = stored(tmp_path)
     trained = json.loads((folder / "training.json").read_text())
-    budget = (row.cost.recovery_steps, row.cost.recovery_epochs, row.cost.recovery_samples)
+    budget = (cost.recovery_steps, cost.recovery_epochs, cost.recovery_samples)
+    assert budget == (expected, expected / EPOCH, 50 * expected)
     assert (trained["steps"], trained["epochs"], trained["samples"]) == budget
-    assert row.choice.control == "dense_continued" and row.cost.dense_continued_seconds > 0
+    assert row.choice.control == "dense_continued" and cost.dense_continued_seconds > 0
     assert row.quality.dense_continued is not None and row.quality.val_dense_continued is not None
     assert row.quality.dense_continued_standard_error is not None
     reached = 100 * (row.quality.dense_continued - row.quality.masked)
@@ -116,17 +119,6 @@ def test_a_sweep_trains_it_once(run, tmp_path):
     assert len({row.identity.dense_continued_weights_sha256 for row in rows}) == 1
 
 
-@pytest.mark.parametrize(
-    "change", ["recipe.recovery_epochs=2", "recipe.recovery_lr=1e-4", "seed=1", "recipe.weight_decay=0.1"]
-)
-def test_another_budget_is_another_control(composed, tmp_path, change):
-    from sparsefront.config.validate import validate
-    from sparsefront.stages.keys import stage_keys
-
-    keys = [stage_keys(validate(composed("debug=tiny", *CONTROL, *more))).control for more in ([], [change])]
-    assert keys[0] != keys[1]
-
-
 SKIPPED = {
     "recovery=none": ["recovery=none"],
     "recovery=least_squares": ["recovery=least_squares"],
@@ -142,16 +134,11 @@ def test_untrained_run_skips_it(run, tmp_path, caplog, why, way):
         row = run(*CONTROL, *way)
     assert f"control=dense_continued: skipped, {why} trains nothing" in caplog.text
     assert row.choice.control is None and row.quality.dense_continued is None and not stored(tmp_path)
+    cost, nothing = row.cost, None if why == "pattern=dense" else 0
+    assert [cost.recovery_steps, cost.recovery_epochs, cost.recovery_samples] == [nothing] * 3
 
 
-DISTILLED = [*(item for item in CONTROL if not item.startswith("control")), "control=dense_distilled"]
-TAUGHT = {
-    "distill": ["recovery=distill"],
-}
-
-
-@pytest.mark.parametrize("way", TAUGHT.values(), ids=TAUGHT)
-def test_teacher_gives_the_recoverys_loss(run, fits, tmp_path, monkeypatch, way):
+def test_teacher_gives_the_recoverys_loss(run, fits, tmp_path, monkeypatch):
     losses, seen = [], TeacherCallback.objective
 
     def objective(self, task, output, batch):
@@ -159,7 +146,7 @@ def test_teacher_gives_the_recoverys_loss(run, fits, tmp_path, monkeypatch, way)
         return seen(self, task, output, batch)
 
     monkeypatch.setattr(TeacherCallback, "objective", objective)
-    row = run(*DISTILLED, *way)
+    row = run(*CONTROL, "control=dense_distilled", "recovery=distill")
     _, distilled, recovery = fits
     assert distilled == recovery and len(distilled) == row.cost.recovery_steps == len(losses) / 2
     assert len({kind for kind, _ in losses}) == 1, "control and recovery have one kind of teacher"

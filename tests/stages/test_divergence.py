@@ -16,11 +16,9 @@ SMALL = ["debug=tiny", "trainer=cpu", "measure.device=cpu", "model.dim=64", "mod
 TRAIN = [*SMALL, "stages=[dense,prune,recover]", "trainer.limit_batches=6"]
 # way -> the setting that is to be lowered
 WAYS = {
-    "recovery=finetune pattern=n_m": "recovery.lr",
     "schedule=iterative schedule.rounds=2 schedule.spacing=linear recipe.recovery_epochs=2 pattern=n_m": "recovery.lr",
     "recovery=finetune schedule=gradual schedule.updates=3 importance=movement pattern=element_wise": "recovery.lr",
     "recovery=lr_rewind pattern=n_m": "recipe.lr",
-    "recovery=weight_rewind recipe.save_epoch_weights=true pattern=n_m": "recipe.lr",
     "recovery=distill pattern=n_m": "recovery.lr",
     "recovery=sparse_swaps recovery.along=finetune recovery.batches=1 pattern=n_m": "recovery.lr",
     "recovery=sr_ste pattern=n_m": "recovery.lr",

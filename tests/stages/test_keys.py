@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import sparsefront_kernels
-from stages_from import ALL, FROM_EXPORT, FROM_MEASURE, FROM_PRUNE, FROM_RECOVER, FROM_SWAP
 from tiny_files import write_glue, write_imagenet
 
 import sparsefront
@@ -16,7 +15,16 @@ from sparsefront.config.validate import validate
 from sparsefront.errors import InvalidSetting
 from sparsefront.stages.keys import stage_keys
 
-ON_CPU = ("trainer=cpu", "measure.device=cpu")
+ON_CPU = ("trainer=cpu", "measure.device=cpu", "control=dense_continued")
+# a stage, and all that come after it
+FROM_MEASURE = {"measure", "result"}
+FROM_SWAP = {"swap"} | FROM_MEASURE
+FROM_EXPORT = {"export"} | FROM_SWAP
+FROM_RECOVER = {"recover"} | FROM_EXPORT
+FROM_PRUNE = {"prune"} | FROM_RECOVER
+QUALITY = {"dense_quality", "control_quality"}
+CONTROL = {"control", "control_quality"}
+ALL = {"dense"} | QUALITY | CONTROL | FROM_PRUNE
 CHANGES = {
     "seed=1": ALL,
     "model.dim=128": ALL,
@@ -33,26 +41,26 @@ CHANGES = {
     "recipe.ignore=[attn]": FROM_PRUNE,
     "schedule=iterative": FROM_PRUNE,
     "recipe.save_epoch_weights=true": ALL,
-    "recovery=lr_rewind": FROM_RECOVER,
+    "recovery=lr_rewind": CONTROL | FROM_RECOVER,
     "recovery=distill": FROM_RECOVER,
-    "recovery.epochs=1": FROM_RECOVER,
+    "recovery.epochs=1": CONTROL | FROM_RECOVER,
     "recovery.quantize=true": FROM_RECOVER,
     "recovery.backend=auto": FROM_RECOVER,
     "recovery.dense_after=0.5": FROM_RECOVER,
-    "recipe.recovery_epochs=2": FROM_RECOVER,
-    "recipe.recovery_epochs=null recipe.recovery_steps=2": FROM_RECOVER,
+    "recipe.recovery_epochs=2": CONTROL | FROM_RECOVER,
+    "recipe.recovery_epochs=null recipe.recovery_steps=2": CONTROL | FROM_RECOVER,
     "kernel=reference": FROM_SWAP,
     "precision=fp8": FROM_SWAP,
     "precision=fp8_static": FROM_SWAP,
     "precision=int8": FROM_SWAP,
     "measure.dense_low=[fp8,int8]": FROM_MEASURE,
     "measure.samples=20": FROM_MEASURE,
-    "measure.batch_size=8": {"dense_quality"} | FROM_SWAP,
+    "measure.batch_size=8": QUALITY | FROM_SWAP,
     "measure.batch_size=[32,8]": FROM_SWAP,  # the first, at which accuracy is measured, is as it was
     "measure.autotune_seconds=5": FROM_MEASURE,
     "measure.image_size=8": FROM_SWAP,
-    "measure.dtype=bf16": {"dense_quality"} | FROM_SWAP,
-    "measure.evaluate_limit=10": {"dense_quality"} | FROM_MEASURE,
+    "measure.dtype=bf16": QUALITY | FROM_SWAP,
+    "measure.evaluate_limit=10": QUALITY | FROM_MEASURE,
     "kernel=none": FROM_SWAP,
     "trainer.progress_bar=false": set(),
     "dataset.num_workers=1": set(),
@@ -104,7 +112,7 @@ PHOTOGRAPHS = ("model=torchvision", "dataset=imagenet")
 @pytest.mark.parametrize(
     ("library", "settings", "expected"),
     [
-        ("torchmetrics", (), {"dense_quality"} | FROM_MEASURE),
+        ("torchmetrics", (), QUALITY | FROM_MEASURE),
         ("tokenizers", TEXT, ALL),
         ("tokenizers", PHOTOGRAPHS, set()),
         ("pillow", PHOTOGRAPHS, ALL),
@@ -132,11 +140,8 @@ EDITS = {
     "the table of launches": (KERNELS / "tuning/shipped/nvidia_h200.json", '"block_m"', '"block_n"', FROM_SWAP),
     "a Triton kernel": (KERNELS / "blocked/triton_spmm.py", *ADDED, FROM_SWAP),
     "a format": (KERNELS / "gathered/format.py", *ADDED, FROM_EXPORT),
-    "the cost of a launch": (KERNELS / "gathered/simt.py", *ADDED, FROM_SWAP),
-    "the rates of a GPU": (KERNELS / "performance_model/shipped/nvidia_h200.json", '"', ' "', FROM_SWAP),
     "the pattern": (SPARSEFRONT / "patterns/tile_wise.py", *ADDED, FROM_PRUNE),
-    "what the pattern imports": (SPARSEFRONT / "patterns/blocks.py", *ADDED, FROM_PRUNE),
-    "the order of a weight's columns": (SPARSEFRONT / "masks/weight_view.py", *ADDED, FROM_PRUNE),
+    "the order of a weight's columns": (SPARSEFRONT / "masks/weight_view.py", *ADDED, CONTROL | FROM_PRUNE),
     "the recovery": (SPARSEFRONT / "recovery/finetune.py", *ADDED, FROM_RECOVER),
     "the model": (SPARSEFRONT / "models/vit_small.py", *ADDED, ALL),
     "the timer": (SPARSEFRONT / "measure/end_to_end.py", *ADDED, FROM_SWAP),

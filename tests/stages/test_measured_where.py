@@ -36,14 +36,17 @@ def as_of(monkeypatch):
 def test_rewritten_result_keeps_its_provenance(run, as_of, tmp_path, monkeypatch):
     monkeypatch.setattr(end_to_end, "clock_under_load", lambda calls, device: 1755.0)
     as_of("a" * 40, "2.14.0")
-    first = run(*ON_CPU, *SHORT)
+    first, rows = run(*ON_CPU, *SHORT), tmp_path / "results" / "rows.csv"
     assert (first.identity.commit, first.identity.torch_version) == ("a" * 40, "2.14.0")
     assert first.identity.gpu_clock_mhz == 1755.0
     as_of("b" * 40, "2.15.0")
     monkeypatch.setattr(end_to_end, "clock_under_load", lambda calls, device: 345.0)
-    assert run(*ON_CPU, *SHORT).identity == first.identity, "shown again"
+    assert run(*ON_CPU, *SHORT) == first, "shown again"
     shutil.rmtree(tmp_path / "cache" / "result")
     composed = run(*ON_CPU, *SHORT).identity  # whose record says that the dense network was found finished
     assert replace(composed, record_sha256=first.identity.record_sha256) == first.identity, "of the same measurement"
-    again = run(*ON_CPU, *SHORT, "stages=[swap,measure,report]", "reuse=false").identity
-    assert (again.commit, again.torch_version, again.gpu_clock_mhz) == ("b" * 40, "2.15.0", 345.0), "measured again"
+    again = run(*ON_CPU, *SHORT, "stages=[swap,measure,report]", "reuse=false")
+    now = again.identity
+    assert (now.commit, now.torch_version, now.gpu_clock_mhz) == ("b" * 40, "2.15.0", 345.0), "measured again"
+    assert now.run_id == first.identity.run_id and again.quality == first.quality
+    assert rows.read_text().count(now.run_id) == 1

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 from hydra.core.hydra_config import HydraConfig
+from tiny_files import write_glue
 
 from sparsefront.stages import measure
 
@@ -14,18 +15,6 @@ LATENCIES = {f"latency_{side}{part}_ms" for side in ("dense", "sparse") for part
 
 def folder() -> Path:
     return Path(HydraConfig.get().runtime.output_dir)
-
-
-def texts(path: Path) -> list[str]:
-    rows = [
-        f"the film is {word} and {n} minutes long\t{label}"
-        for n in range(20)
-        for word, label in (("good", 1), ("bad", 0))
-    ]
-    (path / "SST-2").mkdir(parents=True)
-    for split in ("train", "dev"):
-        (path / "SST-2" / f"{split}.tsv").write_text("\n".join(["sentence\tlabel", *rows]) + "\n")
-    return ["model=bert", "model.size=tiny", "dataset=glue", f"dataset.path={path}", "recipe.batch_size=4"]
 
 
 def test_every_batch_size_is_swapped(full_run, monkeypatch):
@@ -59,9 +48,9 @@ def test_run_without_sparse_layers(run, tmp_path, monkeypatch):
     real = measure.swap
     without = lambda *given, **more: real(*given, **more | {"kernel": "none", "packed": None})  # noqa: E731
     monkeypatch.setattr(measure, "swap", without)
-    speed = run(
-        *ON_CPU, *texts(tmp_path / "data"), "measure.batch_size=[2,4]", "measure.lengths=dataset", "measure.samples=5"
-    ).speed
+    texts = ["model=bert", "model.size=tiny", "dataset=glue", f"dataset.path={write_glue(tmp_path / 'data', 'sst2')}"]
+    quick = ["recipe.batch_size=4", "measure.batch_size=[2,4]", "measure.lengths=dataset", "measure.samples=5"]
+    speed = run(*ON_CPU, *texts, *quick).speed
     assert speed.latency_kernel == "dense" and speed.latency_sparse_ms == speed.latency_dense_ms
     assert (speed.speedup_dataset, speed.speedup_dataset_low, speed.speedup_dataset_high) == (1.0, 1.0, 1.0)
     for entry in (vars(speed), *speed.curve, *speed.dataset_lengths):

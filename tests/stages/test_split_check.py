@@ -1,4 +1,4 @@
-"""Data without rows or of a single class is rejected before training, and again where something else is evaluated."""
+"""Data that cannot be read, without rows or of a single class is rejected before training, and where it is evaluated."""
 
 from pathlib import Path
 
@@ -34,9 +34,9 @@ def cifar10(folder: Path, *, train: list[int], test: list[int]) -> list[str]:
 
 
 def glue(folder: Path, *, train: list[int], test: list[int]) -> list[str]:
+    (folder / "SST-2").mkdir(parents=True)
     for name, labels in (("train", train), ("dev", test)):
         rows = [f"film {row} is seen\t{label}" for row, label in enumerate(labels)]
-        (folder / "SST-2").mkdir(parents=True, exist_ok=True)
         (folder / "SST-2" / f"{name}.tsv").write_text("\n".join(["sentence\tlabel", *rows]) + "\n")
     return [*ON_CPU, "model=bert", "model.size=tiny", "dataset=glue", "dataset.task=sst2", f"dataset.path={folder}"]
 
@@ -67,6 +67,12 @@ def test_empty_split_of_own_data(composed, monkeypatch, split, allowed):
     monkeypatch.setattr(SplitData, "part", lambda data, name: NoRows() if name == split else load(data, name))
     with pytest.raises(InvalidSetting, match=f"^dataset=digits: {allowed}$"):
         run_experiment(composed(*ON_CPU))
+
+
+def test_unreadable_test_part(composed, tmp_path):
+    overrides = cifar10(tmp_path, train=MIXED, test=[9, 16])
+    with pytest.raises(InvalidSetting, match=r"^dataset\.path=.*data\.npz: y_test is uint8 from 9 to 16"):
+        run_experiment(composed(*overrides))
 
 
 def test_dense_weights_do_not_hide_it(composed, monkeypatch, tmp_path):

@@ -15,6 +15,7 @@ import sparsefront as sf
 from sparsefront.errors import InvalidSetting
 from sparsefront.measure import accuracy
 from sparsefront.measure.accuracy import evaluate
+from sparsefront.models.unpadded import unpad
 from sparsefront.training import graphs
 from sparsefront.training.graphs import MOST_GRAPHS, GraphedForward, HiddenStates, HostCopies
 from sparsefront.training.recipe import Recipe
@@ -267,6 +268,17 @@ def test_hooked_networks_are_launched(replays, monkeypatch, caplog):
     assert not replays and "CUDA graphs are left out: the network has a hook on head" in caplog.text
 
 
+def test_unpadded_networks_are_launched(replays, monkeypatch):
+    """The number of tokens is not that of the shape."""
+    sizes = {"vocab_size": 20, "hidden_size": 8, "intermediate_size": 8, "max_position_embeddings": 8}
+    config = transformers.BertConfig(num_hidden_layers=1, num_attention_heads=2, **sizes)
+    net, masks = unpad(transformers.BertForSequenceClassification(config).eval()), torch.ones(3, 2, 8).long()
+    masks[1, :, 4:] = 0
+    monkeypatch.setattr(accuracy, "_captures_on", lambda device: True)
+    evaluated(net, [{"input_ids": torch.arange(16).view(2, 8), "attention_mask": mask} for mask in masks])
+    assert not replays
+
+
 @pytest.mark.parametrize("full", [True, False])
 def test_copied_masks_are_the_captured(monkeypatch, full):
     """transformers leaves out a mask that masks nothing, but not in a capture, where it cannot look into it."""
@@ -299,17 +311,26 @@ def test_copied_masks_are_the_captured(monkeypatch, full):
     assert [one is None for one in masks] == [False, False, False]
 
 
-def test_unrecordable_call_runs_as_before(monkeypatch, caplog):
+@pytest.mark.parametrize("failures", [1, 2])
+def test_uncaptured_call_runs_as_before(failures, replays, monkeypatch, caplog):
+    """The first capture may have failed at what it ran for the first time."""
+    capture, left = graphs.record, iter(range(failures))
+
     def record(run, pool):
+        if next(left, None) is None:
+            return capture(run, pool)
         raise RuntimeError("operation not permitted when stream is capturing\nmore")
 
     monkeypatch.setattr(graphs, "record", record)
-    net = Net()
-    forward = GraphedForward(net, net.forward)
-    with caplog.at_level(logging.WARNING):
-        for _ in range(3):
-            forward(torch.randn(4, 6))["logits"].sum().backward()
-    assert caplog.text.count("CUDA graphs are left out: operation not permitted when stream is capturing") == 1
+    net = Blocks().eval()
+    forward = GraphedForward(net, net.forward, trains=False)
+    with torch.no_grad():
+        for _ in range(4):
+            x = torch.randn(4, 32)
+            assert torch.equal(forward(x), net(x))
+    assert forward.failed == (failures == 2) and len(replays) == (2 if failures == 1 else 0)
+    line = "CUDA graphs are left out: operation not permitted when stream is capturing"
+    assert caplog.text.count(line) == int(forward.failed)
 
 
 @pytest.mark.parametrize(
@@ -390,12 +411,12 @@ def test_on_a_gpu_mpnet_is_captured(full, caplog):
             part.p = 0.0
     forward, mask = GraphedForward(net, net.forward), torch.ones(4, 16, dtype=torch.long, device="cuda")
     mask[:, -1] = int(full)
-    for _ in range(6):
+    for _ in range(8):
         ids = torch.randint(2, 20, (4, 16), device="cuda")
         output = forward(input_ids=ids, attention_mask=mask).logits
         torch.testing.assert_close(output, net(ids, attention_mask=mask).logits, rtol=1e-4, atol=1e-4)
         output.sum().backward()  # whose kernels the first call warms up
-    assert not forward.failed and forward.replays == 3, caplog.text
+    assert not forward.failed and forward.replays >= 4, caplog.text
 
 
 @pytest.mark.gpu

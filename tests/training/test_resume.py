@@ -124,6 +124,7 @@ def test_killed_training_ends_with_equal_bits(tmp_path, settings):
     assert_equal_bits(resumed.masks, whole.masks)
     assert_equal_bits(resumed.sums, whole.sums)
     assert resumed.reached == whole.reached
+    assert (resumed.time.steps, resumed.time.samples) == (whole.time.steps, whole.time.samples), "of both processes"
 
 
 KILLED_AT_CHECKPOINT = """

@@ -94,9 +94,9 @@ def verify(finished, stored, tmp_path, capsys) -> Callable[[Callable[[Path, Cont
 
     def verified(forge: Callable[[Path, Content], None]) -> tuple[int, str]:
         folder = tmp_path / "run"
-        shutil.rmtree(folder, ignore_errors=True)
-        shutil.copytree(finished, folder, symlinks=False)
-        content = json.loads((folder / "row.json").read_text())
+        if not folder.exists():  # a test forges fields of the record, or one claim
+            shutil.copytree(finished, folder, symlinks=False)
+        content = json.loads((finished / "row.json").read_text())
         forge(folder, content)
         write(folder, content)
         status = main([str(folder), "--cache-dir", stored])

@@ -52,7 +52,6 @@ ROWS = {
     "shuffled_block": ("pattern=shuffled_block", "granularity=8", "sparsity=0.5"),
     "channel": ("pattern=channel", "pattern.axis=width", "sparsity=0.5"),
     "depth": ("pattern=depth", "sparsity=0.5"),
-    "structured": ("structured=width", "structured.sparsity=0.5", "pattern=n_m", "sparsity=0.5"),
     "mixed": (
         "pattern=mixed",
         "pattern.candidates=[n_m,vector_wise:8]",
@@ -61,10 +60,8 @@ ROWS = {
         "allocation.latency_ms=100",
         "allocation.generations=3",
     ),
-    "dense_after": ("pattern=n_m", "sparsity=0.5", "recovery.dense_after=0.5"),
     "obs_update": ("pattern=n_m", "sparsity=0.5", "recovery=obs_update", "importance=obs"),
     "quantized": ("pattern=n_m", "sparsity=0.5", "recovery.quantize=true"),
-    "no kernel": ("pattern=n_m", "sparsity=0.5", "stages=[dense,prune,recover,export,measure,report]"),
     "low precision": ("pattern=n_m", "sparsity=0.5", "precision=int8"),
 }
 

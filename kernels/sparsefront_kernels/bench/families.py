@@ -140,15 +140,15 @@ def halved_blocks(distribution: str, granularity: int) -> RandomMasks:
 def groups(distribution: str, granularity: int) -> RandomMasks:
     """Masks for `n_m`: n random inputs of every m = granularity; n follows from the sparsity."""
 
-    def kept(sparsity: float) -> int:
+    def count_kept(sparsity: float) -> int:
         return max(1, round((1 - sparsity) * granularity))
 
     def mask(n: int, k: int, sparsity: float, device: torch.device) -> Tensor:
-        return random_groups(n, k, kept(sparsity), granularity, device)
+        return random_groups(n, k, count_kept(sparsity), granularity, device)
 
     def storage(sparsity: float) -> Storage:
-        two_of_four: Storage = {"semi_structured": {}} if (kept(sparsity), granularity) == (2, 4) else {}
-        return {"n_m": {"n": kept(sparsity), "m": granularity}} | two_of_four
+        two_of_four: Storage = {"semi_structured": {}} if (count_kept(sparsity), granularity) == (2, 4) else {}
+        return {"n_m": {"n": count_kept(sparsity), "m": granularity}} | two_of_four
 
     return RandomMasks("n_m", mask, storage)
 

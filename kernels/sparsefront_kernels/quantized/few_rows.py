@@ -64,10 +64,10 @@ def pack_few_rows(stored: SparseFormat) -> FewRowsWeight:
         every = torch.arange(k, device=stored.device)
         tiles, width = [(torch.arange(n, device=stored.device), every)], -(-n // WIDTH) * WIDTH
     panels, lists = [], []
-    for rows, kept in tiles:
-        missing = -len(kept) % ALIGNED if len(kept) else ALIGNED  # so that only a whole weight has no lists
-        panels.append(pad(values[rows][:, kept], (0, missing, 0, width - len(rows))).flatten())
-        lists.append(pad(kept.int(), (0, missing), value=-1))
+    for rows, indices in tiles:
+        missing = -len(indices) % ALIGNED if len(indices) else ALIGNED  # so that only a whole weight has no lists
+        panels.append(pad(values[rows][:, indices], (0, missing, 0, width - len(rows))).flatten())
+        lists.append(pad(indices.int(), (0, missing), value=-1))
     outputs = torch.stack([pad(rows.int(), (0, width - len(rows)), value=-1) for rows, _ in tiles])
     counts = torch.tensor([0, *map(len, lists)], device=stored.device)
     is_whole = isinstance(stored, DenseFormat) and k % ALIGNED == 0
@@ -81,9 +81,11 @@ def dense_weight(packed: FewRowsWeight) -> Tensor:
     width, bounds = packed.outputs.shape[1], packed.offsets.tolist()
     for rows, start, end in zip(packed.outputs, bounds[:-1], bounds[1:], strict=True):
         panel = packed.values[start * width : end * width].view(width, end - start)[rows >= 0].float()
-        kept = packed.inputs[start:end].long() if packed.inputs.numel() else torch.arange(packed.k, device=rows.device)
+        indices = (
+            packed.inputs[start:end].long() if packed.inputs.numel() else torch.arange(packed.k, device=rows.device)
+        )
         rows = rows[rows >= 0].long()
-        weight[rows[:, None], kept[kept >= 0]] = panel[:, : int((kept >= 0).sum())] * packed.scales[rows, None]
+        weight[rows[:, None], indices[indices >= 0]] = panel[:, : int((indices >= 0).sum())] * packed.scales[rows, None]
     return weight
 
 

@@ -41,20 +41,22 @@ def _few_rows_kernel(
     line = tl.program_id(0) % (WIDTH // BLOCK_N) * BLOCK_N + tl.arange(0, BLOCK_N)
     row = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
     first, end = tl.load(offsets_ptr + tile), tl.load(offsets_ptr + tile + 1)
-    first, kept = tl.multiple_of(first, 16), tl.multiple_of((end - first).to(tl.int32), 16)
+    first, count = tl.multiple_of(first, 16), tl.multiple_of((end - first).to(tl.int32), 16)
     output = tl.load(outputs_ptr + tile * WIDTH + line)
     scale = tl.load(scales_ptr + output, output >= 0, 0.0)
     bias = tl.load(bias_ptr + output, output >= 0, 0.0).to(tl.float32) if HAS_BIAS else tl.zeros([BLOCK_N], tl.float32)
-    panel = values_ptr + first * WIDTH + line.to(tl.int64)[:, None] * kept
+    panel = values_ptr + first * WIDTH + line.to(tl.int64)[:, None] * count
     rows = x_ptr + row.to(tl.int64)[None, :] * stride_x
     if PDL:
         tl.extra.cuda.gdc_wait()  # X may still be written
         tl.extra.cuda.gdc_launch_dependents()  # kernels that read Y wait for the end of this one
     sums = tl.zeros([BLOCK_N, BLOCK_K if BLOCK_M == 1 else BLOCK_M], tl.float32)
-    for start in range(0, kept, BLOCK_K):
+    for start in range(0, count, BLOCK_K):
         place = start + tl.arange(0, BLOCK_K)
-        weight = tl.load(panel + place[None, :], (place < kept)[None, :], 0)
-        column = tl.load(inputs_ptr + first + place, place < kept, -1) if GATHERS else tl.where(place < kept, place, -1)
+        weight = tl.load(panel + place[None, :], (place < count)[None, :], 0)
+        column = (
+            tl.load(inputs_ptr + first + place, place < count, -1) if GATHERS else tl.where(place < count, place, -1)
+        )
         if BLOCK_M == 1:  # on the CUDA cores, without the way through shared memory
             x = tl.load(x_ptr + column, column >= 0, 0.0).to(tl.float32)
             sums += weight.to(tl.float32) * x[None, :]

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from sparsefront.gpu import share_gpu, yield_gpu
+from sparsefront.models.unpadded import is_unpadded
 from sparsefront.progress import EVALUATION, bar, track_time
 from sparsefront.tasks.outcomes import Outcomes
 from sparsefront.training.graphs import capture_passes
@@ -59,7 +60,8 @@ def evaluate(
         split: val (held-out part of train, for choices) or test (for reporting).
         limit: stop after the batch that reaches this many samples; None = the whole split.
         description: label of the progress bar.
-        graphs: on a GPU, replay a CUDA graph for each shape of a batch that comes again.
+        graphs: on a GPU, replay a CUDA graph for each shape of a batch that comes again; not without padding, where a shape has
+            many numbers of tokens.
     """
     if split not in SPLITS:
         raise ValueError(f"split {split!r}: is one of {', '.join(SPLITS)}")
@@ -76,7 +78,7 @@ def evaluate(
     with track_time(EVALUATION), share_gpu(device), torch.inference_mode():
         net.to(device=device, dtype=dtype).eval()
         batches = first_samples(loader, limit)
-        with capture_passes(net, enabled=graphs and _captures_on(device)):
+        with capture_passes(net, enabled=graphs and _captures_on(device) and not is_unpadded(net)):
             for batch in bar(batches, description=description, total=_batches(loader, limit), unit="batch"):
                 yield_gpu(device)
                 inputs = cast_inputs(task.net_inputs(batch), device=device, dtype=dtype)

@@ -158,7 +158,7 @@ class GraphedForward:
         trains: False captures only calls in eval mode without gradients.
     Attributes:
         replays: number of calls that replayed a graph; `captures`: of those that captured it before.
-        failed: whether a capture failed, after which all calls run eagerly.
+        failed: whether a capture failed twice, after which all calls run eagerly.
     """
 
     def __init__(
@@ -171,7 +171,7 @@ class GraphedForward:
         self._modules: list[nn.Module] = []
         self._weights: tuple[int, ...] = ()  # their addresses
         self._copies = False  # whether it copies from the CPU
-        self.failed = False
+        self._fails = self.failed = False
         self.replays = self.captures = 0
 
     def __call__(self, *values: Any, **named: Any) -> Any:
@@ -206,8 +206,10 @@ class GraphedForward:
                 if COPIES in str(error) and not self._copies:
                     self._copies, self._seen = True, {}
                     return self._forward(*values, **named)
-                self.failed = True
-                log.warning("CUDA graphs are left out: %s", str(error).splitlines()[0])
+                # not everything that runs for the first time can be captured, and a failed capture runs some of it first
+                self._fails, self.failed = True, self._fails
+                if self.failed:
+                    log.warning("CUDA graphs are left out: %s", str(error).splitlines()[0])
                 return self._forward(*values, **named)
             self._graphs[key] = graph
             self.captures += 1

@@ -33,7 +33,7 @@ RETRAINED = Path(".cache") / "retrained"  # stages and results of retraining; a 
 
 
 def check_row(row: Path, options: argparse.Namespace) -> str:
-    """Verify a result; returns the verdict, as `command_line.worst_status` takes it.
+    """Verify a result; returns the verdict, as `worst_status` takes it.
 
     Args:
         row: row.json, or a packed record.

@@ -1,27 +1,6 @@
 """The command as it is called, and the files that ship with the measurements."""
 
-from pathlib import Path
-
-from experiments.operators import crossover, kernels_by_m
 from experiments.operators.draw import main
-from experiments.operators.measurements import read_measurements
-
-SHIPPED = Path(__file__).resolve().parents[3] / "experiments" / "operators"
-TABLES = ("crossover.csv", "kernels_by_m.csv")
-
-
-def test_shipped_tables_follow_their_measurements(tmp_path):
-    again, measurements = "python -m experiments.operators.draw", read_measurements(SHIPPED / "h200.csv").measurements
-    crossover.write_csv(crossover.crossovers(measurements), tmp_path / "crossover.csv")
-    kernels_by_m.write_by_m_csv(kernels_by_m.times_by_m(measurements), tmp_path / "kernels_by_m.csv")
-    for name in TABLES:
-        assert (SHIPPED / name).read_text() == (tmp_path / name).read_text(), f"after new measurements: {again}"
-
-
-def test_page_has_the_table_of_crossovers():
-    measurements = read_measurements(SHIPPED / "h200.csv").measurements
-    table = crossover.markdown(crossover.crossovers(measurements), "fp16")
-    assert "\n".join(table) in (SHIPPED / "README.md").read_text()
 
 
 def test_wrong_rows_are_counted(measured, results_file, tmp_path, capsys):

@@ -84,7 +84,3 @@ def test_bad_values_name_their_line(results_file, measured, column, value, allow
     path.write_text("\n".join([header, first, ",".join(cells.values())]))
     with pytest.raises(ValueError, match=rf"line 3: {column}='{value}' is .*{allowed}"):
         read_measurements(path)
-
-
-def masks(distribution, pattern, settings=""):
-    return {"distribution": distribution, "pattern": pattern, "mask_settings": settings}

@@ -141,6 +141,7 @@ class Clock:
         if isinstance(block, FusedBlock):
             assert block.feature_major == feature_major
             kind = "feature_major" if feature_major else "row_major"
+            kind += "_in_chunks" * (block.hidden_bytes is not None)
         elif isinstance(block, OriginalCode):
             kind = "original code"
         elif any(isinstance(part, FusedBlock) for part in block.modules()):

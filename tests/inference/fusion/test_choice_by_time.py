@@ -8,8 +8,8 @@ import torch
 from sparsefront_kernels import FORMATS, KernelEntry, Problem, entry
 
 from sparsefront.inference.choice import KernelChoice
+from sparsefront.inference.fusion import block_pass, product_choice
 from sparsefront.inference.fusion import fused_product as candidates
-from sparsefront.inference.fusion import product_choice
 from sparsefront.inference.fusion.block_pass import UNCHANGED, fuse_blocks, fuse_dense
 from sparsefront.inference.fusion.fused import FusedBlock
 from sparsefront.inference.fusion.fused_product import FusedCorrectnessCheck
@@ -102,6 +102,22 @@ def test_the_faster_layout_stays(faster, bert, clock):
     assert "plain" not in clock.timed_blocks
     assert "row_major, compiled" in clock.timed_blocks, "as the whole network may run"
     assert sum(isinstance(part, FusedBlock) for part in net.modules()) == 2
+
+
+@pytest.mark.parametrize(("chunks_ms", "in_chunks"), [(0.9, True), (0.99, False), (1.1, False)])
+@pytest.mark.parametrize("dense", [False, True])
+def test_hidden_features_larger_than_l2(dense, chunks_ms, in_chunks, bert, clock, monkeypatch):
+    """Sparse and dense blocks may compute them in chunks."""
+    clock.blocks_ms["feature_major_in_chunks"] = chunks_ms
+    monkeypatch.setattr(block_pass, "l2_bytes", lambda device: 2 * 16 * 3 * 512)  # half a byte of each hidden feature
+    pruned = bert(TileWise(32))
+    if dense:
+        report = fuse_dense(pruned.net, pruned.inputs[0], layout="feature_major")
+    else:
+        _, report = fused(pruned, KernelChoice("sparse"))
+    (times,) = report.variants_ms.values()
+    assert set(times) == {"feature_major", "feature_major_in_chunks"} | (set() if dense else {"row_major"})
+    assert {block.hidden_bytes for block in report.blocks.values()} == {16 * 3 * 512 if in_chunks else None}
 
 
 def test_blocks_stay_where_faster(bert, clock):

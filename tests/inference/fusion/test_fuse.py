@@ -1,6 +1,7 @@
 """Rewritten blocks compute what the masked ones do: every pattern, other batches and lengths, masks with padding."""
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,10 +10,12 @@ from torch import nn
 from torch.nn import functional
 
 from sparsefront.inference.choice import KernelChoice
-from sparsefront.inference.fusion import fused_product
+from sparsefront.inference.fusion import fused_product, placement
 from sparsefront.inference.fusion.block_pass import fuse_blocks, fuse_dense
 from sparsefront.inference.fusion.fused import FusedBlock
-from sparsefront.inference.fusion.plan import FusionPlan
+from sparsefront.inference.fusion.placement import RowChunks
+from sparsefront.inference.fusion.plan import FusionParts, FusionPlan
+from sparsefront.inference.precision import Precision
 from sparsefront.measure.correctness import output_error
 from sparsefront.patterns.block_wise import BlockWise
 from sparsefront.patterns.channel import Channel
@@ -160,6 +163,43 @@ def test_a_plan_does_the_same_again(bert, tmp_path, monkeypatch):
         assert output_error(again(**pruned.inputs[0]), first(**pruned.inputs[0])) == 0
 
 
+@pytest.mark.parametrize(
+    ("model", "layout", "precision"),
+    [
+        ("bert", "feature_major", "none"),
+        ("bert", "row_major", "none"),
+        ("bert", "row_major", "fp8"),
+        ("vit", "feature_major", "none"),
+        ("gated", "row_major", "none"),
+    ],
+)
+def test_hidden_features_in_chunks(model, layout, precision, request, monkeypatch):
+    """Of eight rows; the last chunk has fewer, a batch of one row a single one."""
+    monkeypatch.setattr(placement, "ROWS", 8)
+    pattern = BlockWise("64x128") if precision == "fp8" else TileWise(8)
+    if model == "gated":
+        pruned = request.getfixturevalue("stack")([Gated(), Gated()], pattern)
+    else:
+        pruned = request.getfixturevalue(model)(pattern)
+    options = {"parts": FusionParts(layouts=(layout,)), "precision": Precision(precision)}
+    whole, report = fused(pruned, **options)
+    plan = replace(report.plan, blocks={name: replace(one, hidden_bytes=1) for name, one in report.plan.blocks.items()})
+    net, second = fused(pruned, plan=plan, **options)
+    assert second.plan == plan and all("by 1 bytes" in line for line in second.summary())
+    assert [part.rows for part in net.modules() if isinstance(part, RowChunks)] == [8, 8]
+    with torch.inference_mode():
+        for inputs in pruned.inputs:
+            assert output_error(net(**inputs), whole(**inputs)) < 1e-6
+    block = next(part for part in net.modules() if isinstance(part, FusedBlock))
+    calls, x = [], torch.randn(3, 7, block.products[0].in_features)
+    block.products[-1].register_forward_hook(lambda product, args, y: calls.append(y.shape))
+    with torch.inference_mode():
+        expected = block(x)
+        assert calls == [(8, x.shape[-1])] * 2 + [(5, x.shape[-1])]
+        if precision == "fp8":  # other references are slow to trace
+            assert output_error(torch.compile(block, backend="aot_eager", fullgraph=True)(x), expected) < 1e-6
+
+
 @pytest.mark.parametrize("layout", [None, "feature_major", "row_major"])
 def test_fused_dense(layout, bert):
     pruned = bert(TileWise(32))
@@ -252,6 +292,20 @@ class Scaled(nn.Module):
     def forward(self, x, twice: bool = False):
         y = self.second(self.first(x)) * self.scale + self.shift
         return (x + y * 2 if twice else x + y), y.mean(-1)
+
+
+class DropsAToken(Scaled):
+    def forward(self, x):
+        return self.second(self.first(x)[:, 1:])
+
+
+def test_products_of_different_rows_stay_whole(stack):
+    pruned = stack([DropsAToken(), DropsAToken()], TileWise(8))
+    _, report = fused(pruned)
+    plan = replace(report.plan, blocks={name: replace(one, hidden_bytes=1) for name, one in report.plan.blocks.items()})
+    net, _ = fused(pruned, plan=plan)
+    assert len(report.rewritten) == 2 and not any(isinstance(part, RowChunks) for part in net.modules())
+    assert worst_error(net, pruned) < 1e-5
 
 
 def test_gated_blocks_with_own_parameters(stack):

@@ -7,7 +7,15 @@ import torch
 
 from sparsefront.inference.choice import KernelChoice
 from sparsefront.inference.fusion import placement, product_choice
-from sparsefront.inference.fusion.block_pass import UNCHANGED, fuse_blocks, fuse_dense
+from sparsefront.inference.fusion.block_pass import (
+    TURNS,
+    UNCHANGED,
+    WORTH_IT,
+    Rewriting,
+    fastest_rewriting,
+    fuse_blocks,
+    fuse_dense,
+)
 from sparsefront.inference.fusion.fused import FusedBlock
 from sparsefront.inference.precision import Precision
 from sparsefront.measure.correctness import output_error
@@ -47,6 +55,38 @@ def test_whole_chains_decide(fastest, bert, fp8_clock):
             "dense_fp8_reference": 15.0,
             "dense_linear": 20.0,
         }
+
+
+CLEAR = (1.0, WORTH_IT + 0.01)  # of the faster one and of the other
+CLOSE = (1.0, WORTH_IT - 0.01)
+
+
+@pytest.mark.parametrize(
+    ("turns", "expected", "repeats"),
+    [
+        ([CLEAR] * TURNS, "row_major", TURNS - 1),
+        ([CLEAR] * (TURNS - 1) + [CLOSE], "fp8", TURNS - 1),
+        ([CLEAR, CLOSE], "fp8", 1),
+        ([CLOSE], "fp8", 0),
+        ([CLEAR[::-1]], "fp8", 0),
+        ([CLEAR, (None, None)], "fp8", 1),
+        ([(1.0, None)], "row_major", 0),
+        ([(None, 1.0)], "fp8", 0),
+    ],
+)
+def test_fp8_stays_unless_others_win_always(turns, expected, repeats):
+    low, layout = Rewriting("row_major", True, "fp8"), Rewriting("row_major", False, "row_major")
+    (first, *more), asked = turns, []
+    again = iter([time for others, own in more for time in (own, others)])
+    times = {"row_major": first[0], "fp8": first[1]}
+    chosen = fastest_rewriting([low, layout], times, lambda one: asked.append(one.name) or next(again))
+    assert chosen.name == expected and asked == ["fp8", "row_major"] * repeats
+    assert (
+        fastest_rewriting(
+            [layout, Rewriting("feature_major", False, "other")], {"other": 0.99, "row_major": 1.0}, None
+        ).name
+        == "other"
+    )
 
 
 def test_baseline_runs_in_fp8(bert, fp8_clock):

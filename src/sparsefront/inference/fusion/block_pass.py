@@ -2,8 +2,8 @@
 
 import logging
 import math
-from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -68,11 +68,13 @@ class Rewriting:
         layout: of the residual stream.
         low: whether to prefer low-precision kernels; else each product runs its fastest kernel of any precision.
         name: in the report.
+        hidden_bytes: as in `FusedBlock`.
     """
 
     layout: str
     low: bool
     name: str
+    hidden_bytes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -218,6 +220,40 @@ def _in_entry_layout(value: Any, feature_major: bool) -> Any:
 # Rewritten blocks must be this much faster than unchanged ones, since not all variants of these are timed here: the search for
 # the fastest dense version also tries each attention backend.
 WORTH_IT = 1.02
+TURNS = 5  # timings of two rewritings, in turn
+GATED = 2  # Linears of a gated activation, which are joined to one product
+
+
+def l2_bytes(device: torch.device) -> int:
+    """Size of a GPU's L2 cache; 0 on a CPU."""
+    return torch.cuda.get_device_properties(device).L2_cache_size if device.type == "cuda" else 0
+
+
+def fastest_rewriting(
+    rewritings: Sequence[Rewriting],
+    times_ms: Mapping[str, float | None],
+    time_again: Callable[[Rewriting], float | None],
+) -> Rewriting:
+    """The fastest rewriting; or the first, if it is in the requested low precision and the fastest is not WORTH_IT faster in
+    each of TURNS timings: with most kernels in common, noise would decide, and differently in each run.
+
+    Args:
+        times_ms: name of a rewriting -> its first timing; None or absent where it cannot run or was not timed.
+        time_again: gives another timing, or None.
+    """
+
+    def known(time_ms: float | None) -> float:
+        return math.inf if time_ms is None else time_ms
+
+    first, fastest = rewritings[0], min(rewritings, key=lambda one: known(times_ms.get(one.name)))
+    if not first.low or fastest is first or times_ms.get(first.name) is None:
+        return fastest
+    low_ms, other_ms = known(times_ms[first.name]), known(times_ms[fastest.name])
+    for _ in range(TURNS - 1):
+        if other_ms * WORTH_IT >= low_ms:
+            break
+        low_ms, other_ms = known(time_again(first)), known(time_again(fastest))
+    return fastest if other_ms * WORTH_IT < low_ms else first
 
 
 class BlockPass:
@@ -302,26 +338,44 @@ class BlockPass:
     ) -> Variant:
         """The fastest rewriting of this chain; if unchanged blocks are faster, `faster_dense` of the report has them."""
         if self.plan is not None:
-            layout_of = {name: self.plan.blocks[name].layout for name in prepared}
-            return self._variant("planned", layout_of, blocks, prepared)
+            plans = {name: self.plan.blocks[name] for name in prepared}
+            of_plans = {name: Rewriting(one.layout, False, "planned", one.hidden_bytes) for name, one in plans.items()}
+            return self._variant("planned", of_plans, blocks, prepared)
         rewritings = self._rewritings(_layouts_of(prepared.values(), layouts))
         if not self.chooser.times_on(self.device):
             return self._rewrite(rewritings[0], blocks, prepared)
         times: dict[str, float | None] = {}
-        if len(rewritings) > 1:
+        rewriting = rewritings[0]
+        hidden_bytes = self._hidden_bytes(prepared.values())
+        if len(rewritings) > 1 or hidden_bytes is not None:
             # blocks with other storage are separate groups, even with the same structure
             kinds = {name: (self._captures.groups[name], storage_key(block)) for name, block in prepared.items()}
             counts = representatives(prepared, kinds)
             few = {name: prepared[name] for name in counts}
-            for rewriting in rewritings:
+            variants: dict[str, Variant] = {}
+
+            def time_again(rewriting: Rewriting) -> float | None:
+                if not self.chooser.dense and too_late(f"{chain} as {rewriting.name}", BLOCK) is not None:
+                    return None
+                return chain_time_ms(variants[rewriting.name], calls, self._captures.groups, counts, self.device)
+
+            def time_first(rewriting: Rewriting) -> None:
                 compared = any(time is not None for time in times.values())
                 if compared and not self.chooser.dense and too_late(f"{chain} as {rewriting.name}", LAYER) is not None:
-                    continue
-                variant = self._rewrite(rewriting, blocks, few)
+                    return
+                variant = variants[rewriting.name] = self._rewrite(rewriting, blocks, few)
                 self._norms.choose(variant.blocks, calls, self._captures.groups)
                 times[rewriting.name] = chain_time_ms(variant, calls, self._captures.groups, counts, self.device)
-        timed = {name: time for name, time in times.items() if time is not None}
-        rewriting = min(rewritings, key=lambda rewriting: timed.get(rewriting.name, math.inf))
+
+            for rewriting in rewritings:
+                time_first(rewriting)
+            rewriting = fastest_rewriting(rewritings, times, time_again)
+            if hidden_bytes is not None:
+                in_chunks = replace(rewriting, name=f"{rewriting.name}_in_chunks", hidden_bytes=hidden_bytes)
+                time_first(in_chunks)
+                whole_ms, chunks_ms = (times.get(one.name) for one in (rewriting, in_chunks))
+                if chunks_ms is not None and (whole_ms is None or chunks_ms * WORTH_IT < whole_ms):
+                    rewriting = in_chunks
         chosen = self._rewrite(rewriting, blocks, prepared)
         self._norms.choose(chosen.blocks, calls, self._captures.groups)
         if plain and chosen.blocks:
@@ -348,9 +402,15 @@ class BlockPass:
         return [low] if self.chooser.dense or (forced is not None and is_low(forced)) else [low, *rewritings]
 
     def _rewrite(self, rewriting: Rewriting, chain: Sequence[str], prepared: Mapping[str, PreparedBlock]) -> Variant:
-        return self._variant(
-            rewriting.name, dict.fromkeys(prepared, rewriting.layout), chain, prepared, low=rewriting.low
-        )
+        return self._variant(rewriting.name, dict.fromkeys(prepared, rewriting), chain, prepared)
+
+    def _hidden_bytes(self, blocks: Iterable[PreparedBlock]) -> int | None:
+        """Hidden features for which half of L2 has room; None where all of a block's fit in."""
+        half = l2_bytes(self.device) // 2
+        specs = (spec for block in blocks for spec in block.specs)
+        specs = (spec for spec in specs if spec.activation != "none" or len(spec.weight.layers) == GATED)
+        sizes = (self._rows[spec.weight.layers[0]] * spec.weight.weight[:, :1].nbytes for spec in specs)
+        return half if half and max(sizes, default=0) > half else None
 
     def _keep_faster_dense(self, chosen: Variant, times: Mapping[str, float | None]) -> None:
         """Record that the chain stays unchanged if that is faster."""
@@ -363,26 +423,27 @@ class BlockPass:
     def _variant(
         self,
         name: str,
-        layout_of: Mapping[str, str],
+        rewriting_of: Mapping[str, Rewriting],
         chain: Sequence[str],
         prepared: Mapping[str, PreparedBlock],
-        *,
-        low: bool = False,
     ) -> Variant:
-        """Rewrite blocks in these layouts; one without a kernel is skipped, with the reason in the report."""
+        """Rewrite blocks; one without a kernel is skipped, with the reason in the report."""
         blocks, products = {}, {}
         for block, content in prepared.items():
             following = chain[chain.index(block) + 1] if block != chain[-1] else None
             try:
-                feature_major = layout_of[block] == "feature_major"
-                made = self._products(block, content, feature_major=feature_major, low=low)
+                rewriting, next_one = rewriting_of[block], rewriting_of.get(following or "")
+                feature_major = rewriting.layout == "feature_major"
+                made = self._products(block, content, feature_major=feature_major, low=rewriting.low)
                 layers = [chosen.report.layers_in(block) for chosen in made]
                 blocks[block] = FusedBlock(
                     content.bare,
                     {names: chosen.product for names, chosen in zip(layers, made, strict=True)},
                     content.kept,
                     feature_major=feature_major,
-                    row_major_exit=following not in self._captures.groups or layout_of.get(following) == "row_major",
+                    row_major_exit=following not in self._captures.groups
+                    or (next_one is not None and next_one.layout == "row_major"),
+                    hidden_bytes=rewriting.hidden_bytes,
                     parts=self.parts,
                     norm_biases={
                         names: chosen.norm_bias
@@ -477,8 +538,9 @@ class BlockPass:
         residual_norms += sum(isinstance(norm, FusedResidualNorm) for norm in block.norms)
         launches = (*(str(norm.launch) for norm in norms), *("cuda_rows" for _ in of_rows))
         norms_there = len(block.norms), error, residual_norms, launches
-        quantization_error = quantized if low else None
-        self.report.blocks[name] = BlockReport(layout, products, *norms_there, quantization_error, block.fuses_cached)
+        shown = quantized if low else None
+        choices = block.hidden_bytes, block.fuses_cached
+        self.report.blocks[name] = BlockReport(layout, products, *norms_there, shown, *choices)
 
     @torch.no_grad()
     def _check_original_code(self, name: str, block: FusedBlock, output: Any, call: BlockCall) -> None:

@@ -29,6 +29,7 @@ from sparsefront.inference.fusion.placement import (
     FusedNorm,
     FusedRowNorm,
     copy_graph,
+    place_chunks,
     place_layouts,
     place_norms,
     place_products,
@@ -59,6 +60,7 @@ class FusedBlock(nn.Module):
         kept: name -> the block's other parameters and buffers.
         feature_major: whether the residual stream is feature-major; else row-major.
         row_major_exit: whether to convert the output to row-major, for a reader that is no feature-major block.
+        hidden_bytes: of hidden features between two products that are computed at a time; None: all.
         parts: with which the products were made.
         norm_biases: names of the Linears of a product whose residual the next norm adds -> the bias that the norm adds too;
             None where the product adds it.
@@ -72,12 +74,13 @@ class FusedBlock(nn.Module):
         *,
         feature_major: bool,
         row_major_exit: bool = False,
+        hidden_bytes: int | None = None,
         parts: FusionParts = ALL_PARTS,
         norm_biases: Mapping[Layers, Tensor | None] = MappingProxyType({}),
     ) -> None:
         super().__init__()
         self._parts = parts
-        self.feature_major, self.row_major_exit = feature_major, row_major_exit
+        self.feature_major, self.row_major_exit, self.hidden_bytes = feature_major, row_major_exit, hidden_bytes
         self._bare = [bare]  # in a list, so that its meta tensors are not registered here
         # the original code, made when a call needs it; in a list, since its tensors are registered here already
         self._original: list[nn.Module] = []
@@ -139,6 +142,8 @@ class FusedBlock(nn.Module):
             place_layouts(graph, tuple(modules), row_major_exit=self.row_major_exit)
         else:
             modules |= place_row_norms(graph, tensors, added, modules)
+        if self.hidden_bytes is not None:
+            modules |= place_chunks(graph, modules, self.hidden_bytes)
         modules |= {node.target: tensors[node.target] for node in graph.find_nodes(op="get_attr")}
         graph.lint()
         self.graphs.append(fx.GraphModule(modules, graph))
