@@ -105,12 +105,37 @@ def independent(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
                 monkeypatch.setattr(cache, "_file", lambda key, device, folder=folder: folder / str(hash(key)))
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    if torch.cuda.is_available():
-        return
-    for item in items:
+# On a GPU, where most tests of kernels take a second.
+LONG_KERNEL_TESTS = {"test_sanitizer", "test_delays", "test_bench", "test_every_launch_is_right_and_repeats"}
+LONG_KERNEL_TESTS |= {"test_code_for_gpus_before_hopper"}
+
+
+@pytest.hookimpl(trylast=True)  # of the tests that are left
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.option.markexpr == "gpu" and hasattr(config, "workerinput"):
+        items[:] = begin_with_long_tests(items, config.workerinput["workercount"])
+    for item in items if not torch.cuda.is_available() else ():
         if item.get_closest_marker("gpu"):
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device; run pytest -m gpu on a GPU machine"))
+
+
+def begin_with_long_tests(items: list[pytest.Item], workers: int) -> list[pytest.Item]:
+    """An order in which each worker of `--dist worksteal`, which gets an equal part of the tests, begins with its share of the
+    long ones.
+    """
+
+    def is_long(item: pytest.Item) -> bool:
+        return item.path.parent.name != "kernels" or bool({item.path.stem, item.originalname} & LONG_KERNEL_TESTS)
+
+    long, short = ([item for item in items if is_long(item) == value] for value in (True, False))
+    together = [item for item in long if item.path.stem == "test_delays"]  # they begin with the first of them
+    others = [item for item in long if item not in together]
+    order: list[pytest.Item] = []
+    for part in range(workers):
+        own = together * (part == 0) + others[part::workers]
+        most = (len(items) - len(order)) // (workers - part)
+        order += own + [short.pop(0) for _ in range(min(len(short), most - len(own)))]
+    return order + short
 
 
 @pytest.fixture

@@ -1,10 +1,12 @@
 """MPNet-base on the lengths of real texts, padded and unpadded, dense and with blocks of 64 at 75 %: fp16, random weights.
 
+    PYTHONPATH=src:kernels python -m experiments.end_to_end.unpadded --part equal_lengths
     PYTHONPATH=src:kernels python -m experiments.end_to_end.unpadded DATA/imdb/test.jsonl --part attention
     PYTHONPATH=src:kernels python -m experiments.end_to_end.unpadded DATA/imdb/test.jsonl --part network --longest 512
 
 A text counts its words and punctuation marks as tokens, which are a few fewer than a tokenizer's, and is cut to `--longest`.
-Timed is the batch with the median number of tokens among those in file order. Attention is also timed alone, by launch.
+Timed is the batch with the median number of tokens among those in file order. Attention is also timed alone, by launch;
+of equal lengths, without texts, in the layouts of rewritten blocks too.
 """
 
 import argparse
@@ -20,9 +22,10 @@ from typing import Any
 
 import torch
 import transformers
-from sparsefront_kernels.attention import attend_unpadded_reference
+from sparsefront_kernels.attention import attend_reference, attend_unpadded_reference, triton_encoder
 from sparsefront_kernels.attention.triton_unpadded import launch_attention
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 import sparsefront as sf
@@ -39,6 +42,7 @@ LAUNCHES = [
     (128, 32, 8, 3),
     (128, 64, 4, 2),
 ]
+ENCODER_LAUNCHES = [*LAUNCHES, (128, 128, 8, 2), (128, 128, 8, 3), (64, 128, 4, 2)]
 
 
 def read_lengths(file: Path, longest: int, texts: int) -> list[int]:
@@ -106,6 +110,62 @@ def time_attention(lengths: list[int]) -> None:
         print(f"varlen_attn: {error}")
 
 
+# batch, length, heads of 64, whether relative positions are added
+EQUAL_LENGTHS = {"BERT-large": (32, 384, 16, False), "ViT-L": (64, 197, 16, False), "MPNet": (32, 272, 12, True)}
+
+
+def time_equal_lengths() -> None:
+    """Print microseconds of PyTorch's attention and of ours, in both layouts, by launch; q, k and v are one product's."""
+    for name, (batch, length, heads, has_bias) in EQUAL_LENGTHS.items():
+        width, scale = heads * WIDTH, WIDTH**-0.5
+        rows = torch.randn(batch * length, 3 * width, device=DEVICE, dtype=torch.float16)
+        masks = {"no mask": None, "padding mask": torch.ones(batch, 1, 1, length, device=DEVICE, dtype=torch.bool)}
+        masks["padding mask"][: batch // 2, ..., length // 2 :] = False
+        if has_bias:
+            masks = {"bias": torch.randn(1, heads, length, length, device=DEVICE, dtype=torch.float16)}
+            masks["bias"] = masks["bias"].expand(batch, -1, -1, -1)
+        for described, mask in masks.items():
+            title = f"{name} {batch}x{length}, {described}"
+            parts = rows.float().view(batch, length, 3 * width).chunk(3, 2)
+            exact = None if mask is None or mask.dtype == torch.bool else mask.float()
+            expected = attend_reference(*parts, None, heads, scale, mask if exact is None else exact)
+
+            def by_pytorch(
+                rows: Tensor, mask: Tensor | None = mask, sizes: tuple = (batch, -1, heads, WIDTH)
+            ) -> Tensor:
+                q, k, v = (
+                    part.unflatten(0, sizes[:2]).unflatten(2, sizes[2:]).transpose(1, 2) for part in rows.chunk(3, 1)
+                )
+                return scaled_dot_product_attention(q, k, v, mask).transpose(1, 2).flatten(2)
+
+            for backend in (SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION):
+                try:
+                    with sdpa_kernel(backend):
+                        taken = time_layer(Call(by_pytorch), rows).latency_us
+                    print(f"{title}, {backend.name}: {taken:.1f} us", flush=True)
+                except Exception as error:  # a backend without such masks
+                    print(f"{title}, {backend.name}: {str(error).splitlines()[0]}", flush=True)
+            for layout, x in (("rows", rows), ("columns", rows.t().contiguous().t())):
+                features = torch.arange(3 * width, device=DEVICE, dtype=torch.int32).view(3, width)
+                for launch in ENCODER_LAUNCHES:
+
+                    def ours(
+                        x: Tensor, layout=layout, launch=launch, mask=mask, features=features, shape=expected.shape
+                    ):
+                        y, columns = x.view(*shape[:2], -1), layout == "columns"
+                        out = y.new_empty(shape[2], len(x)).t() if columns else y.new_empty(len(x), shape[2])
+                        operands = (y, y, y, features) if columns else (*y.chunk(3, 2), None)
+                        heads, out = shape[2] // WIDTH, out.view(shape)
+                        triton_encoder.launch_attention(
+                            *operands, heads, WIDTH**-0.5, mask, None, None, out, launch=launch
+                        )
+                        return out
+
+                    error = (ours(x).float() - expected).abs().max().item()
+                    taken = time_layer(Call(ours), x).latency_us
+                    print(f"{title}, ours, {layout}, launch {launch}: {taken:.1f} us, error {error:.1e}", flush=True)
+
+
 def time_network(lengths: list[int], longest: int, layers: int) -> None:
     """Print the comparison of dense and blocks 75 %, padded and unpadded, on one batch."""
     torch.manual_seed(0)
@@ -134,12 +194,16 @@ def time_network(lengths: list[int], longest: int, layers: int) -> None:
 
 def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("texts", type=Path, help="JSON lines with text, .jsonl or .jsonl.xz")
-    parser.add_argument("--part", choices=("attention", "network"), default="network")
+    parser.add_argument("texts", type=Path, nargs="?", help="JSON lines with text, .jsonl or .jsonl.xz")
+    parser.add_argument("--part", choices=("attention", "network", "equal_lengths"), default="network")
     parser.add_argument("--rows", type=int, default=32)
     parser.add_argument("--longest", type=int, default=512, help="tokens")
     parser.add_argument("--layers", type=int, default=12)
     options = parser.parse_args(arguments)
+    if options.part == "equal_lengths":
+        return time_equal_lengths()
+    if options.texts is None:
+        parser.error("texts is required: their lengths are timed")
     lengths = median_batch(read_lengths(options.texts, options.longest, 12_800), options.rows)
     share = sum(lengths) / (len(lengths) * max(lengths))
     print(f"{len(lengths)} rows, {sum(lengths)} tokens, longest {max(lengths)}: {share:.0%} of a padded batch is real")

@@ -51,7 +51,7 @@ Expression = Annotated[str, AfterValidator(_compiles)]
 
 Class = TypeVar("Class", bound=type)
 
-LATER = {"recovery_share": 0.0, "multiple_of": 1, "mask_iterations": 0}
+LATER = {"recovery_share": 0.0, "multiple_of": 1, "units": "width", "mask_iterations": 0}
 
 
 def without_later(settings: Mapping[str, Any]) -> dict[str, Any]:

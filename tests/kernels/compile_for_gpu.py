@@ -14,7 +14,7 @@ import torch
 import triton
 from in_layout import in_layout
 from sparsefront_kernels import FORMATS, triton_device
-from sparsefront_kernels.attention import triton_cached, triton_unpadded
+from sparsefront_kernels.attention import triton_cached, triton_encoder, triton_unpadded
 from sparsefront_kernels.blocked import triton_spmm as blocked
 from sparsefront_kernels.blocked import triton_training as training
 from sparsefront_kernels.blocked.training import TrainableBlockedLinear, triton_weight_gradient
@@ -43,7 +43,7 @@ POINTERS = {
 PRODUCTS = ("_gathered_triton_kernel", "_blocked_triton_kernel")
 LAUNCH_OPTIONS = ("num_warps", "num_stages", "maxnreg", "enable_fp_fusion")
 MODULES = (gathered, blocked, training, triton_rebuild, triton_norm, triton_epilogue, triton_quantize, scaled_epilogue)
-MODULES += (triton_steps, triton_unpadded, triton_cached, triton_few_rows, triton_device)
+MODULES += (triton_steps, triton_encoder, triton_unpadded, triton_cached, triton_few_rows, triton_device)
 
 
 class Recorder:
@@ -122,6 +122,21 @@ def launches(dtype: torch.dtype) -> Iterator[tuple[str, triton.runtime.JITFuncti
         with recorded() as recorders:
             triton_unpadded.launch_attention(q, q, q, offsets[:33], 0.125, bias, columns, torch.empty_like(q))
         yield from launches_of(f"attend_unpadded {bias is not None} {dtype}", recorders)
+    for batch, length, feature_major, kind in (
+        (4, 384, True, None),
+        (16, 197, True, None),
+        (4, 272, False, dtype),
+        (4, 272, True, torch.bool),
+    ):
+        rows = torch.ones(batch * length, 192, dtype=dtype)
+        y = (in_columns(rows) if feature_major else rows).view(batch, length, 192)
+        out = torch.empty_like(y) if feature_major else y
+        index = torch.zeros(3, 192, dtype=torch.int32) if feature_major else None
+        mask = None if kind is None else torch.ones(batch, 1, length, length).to(kind)
+        bias = rows[0] if feature_major else None
+        with recorded() as recorders:
+            triton_encoder.launch_attention(y, y, y, index, 3, 0.125, mask, bias, bias, out)
+        yield from launches_of(f"attend {length} {feature_major} {kind} {dtype}", recorders)
     for group, masks in ((1, torch.bool), (8, dtype)):
         q, cache = torch.ones(8, 8 * group, 128, dtype=dtype), torch.ones(8, 8, 256, 128, dtype=dtype)
         rest = (weight[:8].to(masks), *2 * [weight[:8, :128]], torch.empty_like(q))
@@ -159,6 +174,11 @@ def launches(dtype: torch.dtype) -> Iterator[tuple[str, triton.runtime.JITFuncti
             ones, y = torch.ones(256), torch.empty_like(sums)
             scaled_epilogue.launch_scaled_epilogue(sums, y, ones, ones, 0.5, weight[0], "gelu", sums)
         yield from launches_of(f"scaled_epilogue {sums.stride()} {dtype}", recorders)
+
+
+def in_columns(rows: torch.Tensor) -> torch.Tensor:
+    """The matrix, feature-major."""
+    return rows.t().contiguous().t()
 
 
 def launches_of(what: str, recorders: list[Recorder]) -> Iterator[tuple[str, triton.runtime.JITFunction, dict]]:

@@ -92,6 +92,9 @@ def gpu_before_hopper(folder_of_all):
     """Code for compute capability 8.0, assembled for this GPU; nothing was measured. All workers share its libraries."""
     if not torch.cuda.is_available() or cuda_library.compiler() is None:
         pytest.skip("needs a CUDA device and nvcc")
+    from triton.runtime import driver
+
+    assert driver.active is not None  # it keeps the function that tells the compute capability
     folder = folder_of_all / "before_hopper"
     appended = f"{os.environ.get('NVCC_APPEND_FLAGS', '')} -include {BEFORE_HOPPER}"
     caches = (cuda_library.load, cuda_library.gpu_architectures, cuda_launch._function, cuda_launch.gpu_limits)

@@ -289,7 +289,7 @@ def test_on_a_gpu(bidirectional):
         masked = net(x)[0]
         torch.testing.assert_close(copy.deepcopy(net)(x)[0], masked)
         torch.testing.assert_close(copy.deepcopy(net).float()(x.float())[0], masked.float(), atol=5e-3, rtol=1e-2)
-    sf.swap(net, masks, (x,), kernel="sparse", tell=quiet)
+    sf.swap(net, masks, (x,), kernel="sparse", seconds=10, tell=quiet)
     settings = {"execution_modes": ("eager", "cuda_graph", "compile"), "device": x.device, "dtype": x.dtype}
     found = fastest_execution_mode(net, {"input": x}, **settings)
     assert not found.not_timed

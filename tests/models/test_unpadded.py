@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from quick_settings import one_kernel
 from torch import Tensor, nn
 
 import sparsefront as sf
@@ -130,9 +131,9 @@ def test_recorded_and_compiled_networks_agree(family):
     real, modes = inputs["attention_mask"].bool(), ["eager", "cuda_graph", "compile_cuda_graph"]
     expected = net(**inputs).start_logits[real]
     sparse, device = copy.deepcopy(net), torch.device("cuda")
-    masks = sf.prune(sparse, "block_wise", 0.5, granularity=64, layers="*.layer.*")
+    masks = sf.prune(sparse, "tile_wise", 0.5, granularity=64, layers="*.layer.*")
     of_sparse = sparse(**inputs).start_logits[real]
-    report = sf.swap(sparse, masks, inputs, kernel="sparse", lengths=inputs["attention_mask"].sum(1))
+    report = sf.swap(sparse, masks, inputs, kernel=one_kernel(), lengths=inputs["attention_mask"].sum(1))
     assert len(report.fusion.blocks) == 2 and not report.fusion.unsupported
     for one, right in ((unpad(net), expected), (sparse, of_sparse), (make_dense_graph(net, inputs), expected)):
         fastest = fastest_execution_mode(one, inputs, execution_modes=modes, device=device, dtype=torch.float16)

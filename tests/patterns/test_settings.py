@@ -40,7 +40,7 @@ WRONG = [
     *[(Tile24, {"granularity": g}, "granularity=") for g in (0, 1, "4x4", None)],
     *[(Uniform, {"granularity": g}, "granularity=") for g in (0, 3, 64, "4x4", None)],
     (Uniform, {"granularity": 1, "aggregate": "max"}, "aggregate=max: must be 'l2' or 'rms' .the norm"),
-    (Channel, {"axis": "rows"}, "axis=rows: must be 'outputs', 'inputs' or 'width'"),
+    (Channel, {"axis": "rows"}, "axis=rows: must be 'outputs', 'inputs', 'width', 'hidden' or 'all'"),
     (VectorWise, G | {"distribution": "random"}, "'free' or 'balanced'"),
     (BlockWise, G | {"m": 4}, "only a balanced distribution"),
     *[(ShuffledBlock, G | {"search_rounds": r}, "search_rounds=") for r in (-1, 1.5, True, "many", None)],

@@ -378,6 +378,11 @@ def _check_structured(experiment: Experiment) -> None:
         met = options_where("sparsefront.recovery", lambda other: other.trains_as_found)
         allowed = f"starts from the dense weights, of which {name} leaves a part: it goes with {', '.join(met)}"
         raise InvalidSetting("recovery", choices["recovery"], allowed)
+    if shrinking.pattern.over_norms and getattr(experiment.recovery, "compares_hidden_states", False):
+        allowed = (
+            f"leaves hidden states of another size than the teacher's, which {choices['recovery']} compares: take width"
+        )
+        raise InvalidSetting("structured.units", experiment.structured.units, allowed)  # type: ignore[attr-defined]  # of Narrower
     with _of_structured():
         shrinking.importance.check(shrinking.pruning)
         _check_pattern(shrinking)

@@ -34,12 +34,14 @@ from sparsefront.models.linears import as_linears
 from sparsefront.networks import has_blocks, load_state, remove_blocks, unwrap
 from sparsefront.options import option_classes, require_package
 from sparsefront.patterns.base import CLASS, Pattern, from_record
+from sparsefront.patterns.hidden import ties_of
 from sparsefront.pruning.layers import dense_weights, weight_of
 from sparsefront.pruning.make_masks import PruningSettings
 from sparsefront.pruning.mask_spec import BLOCKS, PATTERNS, PERMUTATIONS, SPARSITIES, STRUCTURE, MaskSpec, load_masks
 from sparsefront.pruning.masks import Masks, masks_left, require_masks_of
 from sparsefront.pruning.narrow import narrow
 from sparsefront.pruning.structure import Removal, apply_structure, record_removal, record_zeros, structure_of
+from sparsefront.pruning.unit_hooks import hook_units
 from sparsefront.tasks.plain_task import device_of, require_finite_weights, require_network
 
 
@@ -161,8 +163,8 @@ def load(folder: Path | str, net: nn.Module, *, trust: Sequence[str] = (), narro
     Args:
         net: the saved architecture; its device and dtype stay. If blocks or units were removed from it, with them (they are
             removed here) or without, as `from_pretrained` opens it.
-        narrower: if whole heads and features were pruned (pattern channel, axis=width), remove them (`sf.narrow`), which leaves
-            a dense network. False: layers keep their shapes, with zeros.
+        narrower: if whole heads and features were pruned (pattern channel with tied channels), remove them (`sf.narrow`), which
+            leaves a dense network. False: layers keep their shapes, with zeros.
         trust: third-party packages whose patterns the export may name, such as ["mylab.patterns"]: importing them runs their
             code. Patterns of sparsefront need none.
     Returns:
@@ -202,6 +204,7 @@ def load(folder: Path | str, net: nn.Module, *, trust: Sequence[str] = (), narro
     ignored = export.manifest.dense_layers
     if pattern is not None and pattern.tied:
         record_zeros(net, masks)
+        hook_units(net, ties_of(net, masks, pattern), masks)
     if narrower and pattern is not None and pattern.tied:
         taken = narrow(net, masks).layers
         masks |= {name: torch.ones_like(weight_of(net, name), dtype=torch.bool) for name in taken}

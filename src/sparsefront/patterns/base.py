@@ -200,6 +200,16 @@ class Pattern(ABC):
         return False
 
     @property
+    def in_blocks(self) -> bool:
+        """Whether groups are heads and features inside of blocks."""
+        return False
+
+    @property
+    def over_norms(self) -> bool:
+        """Whether groups are features that norms average, so that norms of the masked network are over those that are left."""
+        return False
+
+    @property
     def single_weights(self) -> bool:
         """Whether weights are kept or pruned individually, possibly within windows of a row (`window`)."""
         return False

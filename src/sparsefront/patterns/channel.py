@@ -21,21 +21,23 @@ class Channel(Pattern):
     and an input is one column of the weight matrix: one kernel position of one input channel.
 
     With axis=width, channels are tied: a head is pruned in query, key, value and output projection at once, a hidden
-    feature in the layer that computes it and the one that reads it (`patterns.ties`). The result is a narrower dense
+    feature in the layer that computes it and the one that reads it (`patterns.ties`). With axis=hidden, features that cross
+    blocks are: a feature of the hidden size goes in embeddings, norms, and all layers that compute and read it
+    (`patterns.hidden`); norms of the masked network are over the features that are left. The result is a narrower dense
     network, which uses dense kernels.
 
     Args:
-        axis: outputs, inputs or width.
+        axis: outputs, inputs, width, hidden, or all: width and hidden.
         aggregate: score of a channel: l2_over_length, rms or mean (l1 / length); see `group_score`. The first two rank
             differently only across layers, because channels of one layer have equal length. A head has many times the
-            weights of a hidden feature: with axis=width and one threshold for both, use rms or mean.
-        multiple_of: with axis=width, every width that becomes smaller stays a multiple of it; 8 and 64 are fast on GPUs.
+            weights of a feature: with axis=width and one threshold for both, use rms or mean.
+        multiple_of: with tied channels, every width that becomes smaller stays a multiple of it; 8 and 64 are fast on GPUs.
     Source: "structured" sparsity of the PyTorch talk (whole rows or columns); filter pruning as in Li et al., "Pruning
         Filters for Efficient ConvNets", 2017, which prunes the smallest filters of each layer: a global threshold may
         remove every channel of a layer and thereby break the network.
     """
 
-    axis: Literal["outputs", "inputs", "width"] = "outputs"
+    axis: Literal["outputs", "inputs", "width", "hidden", "all"] = "outputs"
     aggregate: Literal["l2_over_length", "rms", "mean"] = "l2_over_length"
     multiple_of: PositiveInt = 1
     name: ClassVar[str] = "channel"
@@ -50,7 +52,15 @@ class Channel(Pattern):
 
     @property
     def tied(self) -> bool:
-        return self.axis == "width"
+        return self.axis in ("width", "hidden", "all")
+
+    @property
+    def in_blocks(self) -> bool:
+        return self.axis in ("width", "all")
+
+    @property
+    def over_norms(self) -> bool:
+        return self.axis in ("hidden", "all")
 
     @property
     def outputs_together(self) -> int | None:

@@ -10,7 +10,7 @@ import math
 import operator
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -35,6 +35,8 @@ class Tie:
         head_dim: size of a head.
         between: batch norms and depthwise convolutions between outputs and inputs.
         tables: parameters of the attention with a column for each head.
+        parts: other parameters and buffers with an entry for each unit -> the dims with them.
+        norms: those whose statistics are over the units -> the dim of their input with them, counted from the end.
     """
 
     outputs: Mapping[str, tuple[int, ...]]
@@ -46,6 +48,8 @@ class Tie:
     head_dim: int = 0
     between: tuple[str, ...] = ()
     tables: tuple[str, ...] = ()
+    parts: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    norms: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def layers(self) -> tuple[str, ...]:
@@ -58,7 +62,8 @@ class Tie:
 
     def step(self, multiple: int) -> int:
         """Units whose outputs are together a multiple of this number in each layer."""
-        return math.lcm(*(multiple // math.gcd(multiple, size) for sizes in self.outputs.values() for size in sizes))
+        sides = (*self.outputs.values(), *self.inputs.values())
+        return math.lcm(*(multiple // math.gcd(multiple, size) for sizes in sides for size in sizes))
 
     def weights_of_unit(self, shapes: Shapes) -> int:
         """Number of weights in one unit; `shapes`: layer -> [N, K]."""

@@ -15,21 +15,26 @@ from sparsefront.masks.groups import Groups, group_score, keep_best
 from sparsefront.patterns.base import Pattern
 from sparsefront.patterns.ties import Shapes, Tie, features_of
 
+NOT_FOLLOWED = (
+    "its features cannot go: the network returns them, an operation mixes them, or no call without values shows them"
+)
 NO_TIES = "no tied layers found: its units reach more than layers to prune and operations on each, or its graph cannot be traced"
 Select = Callable[[Mapping[str, Groups], Mapping[str, int], float], dict[str, Tensor]]
 """Ranks the groups of all layers together; see `GlobalAllocation.select`."""
 
 
-def explain_untied(ties: Iterable[Tie], layers: Iterable[str]) -> dict[str, str]:
+def explain_untied(ties: Iterable[Tie], layers: Iterable[str], pattern: Pattern) -> dict[str, str]:
     """The layers without a tie -> why they stay dense."""
     tied = {layer for tie in ties for layer in tie.layers}
-    return {layer: NO_TIES for layer in layers if layer not in tied}
+    why = NOT_FOLLOWED if pattern.over_norms else NO_TIES
+    return {layer: why for layer in layers if layer not in tied}
 
 
 def units_to_prune(ties: Sequence[Tie], shapes: Shapes, sparsity: float, multiple: int = 1) -> list[int]:
     """Number of units to prune in each tie so that every block loses the same share; at least one unit stays.
 
-    The number of heads is rounded to the nearest integer in each attention: 12 at 0.3 lose 4. Hidden features and
+    The number of heads is rounded to the nearest integer in each attention: 12 at 0.3 lose 4, unless layers lose features of two
+    kinds. Hidden features and
     channels then lose the share that brings the total as close to `sparsity` as possible from below.
 
     Args:
@@ -40,20 +45,27 @@ def units_to_prune(ties: Sequence[Tie], shapes: Shapes, sparsity: float, multipl
         InvalidSetting: a sparsity above 0 that rounds to no unit.
     """
 
-    def units(share: float) -> list[int]:
+    def units(share: float, of_heads: float) -> list[int]:
         counts = []
         for tie in ties:
             heads, step = tie.attention is not None, tie.step(multiple)
-            left = tie.count - math.floor(sparsity * tie.count + 0.5 if heads else share * tie.count)
+            left = tie.count - math.floor(of_heads * tie.count + 0.5 if heads else share * tie.count)
             left = round(left / step) if heads else math.ceil(left / step)
             counts.append(tie.count - min(tie.count, step * max(1, left)))
         return counts
 
-    low, high = 0.0, 1.0
-    for _ in range(40):
-        middle = (low + high) / 2
-        low, high = (middle, high) if _sparsity(ties, shapes, units(middle)) <= sparsity + 1e-9 else (low, middle)
-    counts = units(high if _sparsity(ties, shapes, units(high)) <= sparsity + 1e-9 else low)
+    def largest(counts_at: Callable[[float], list[int]]) -> float:
+        """The largest share that prunes at most `sparsity`."""
+        low, high = 0.0, 1.0
+        for _ in range(40):
+            middle = (low + high) / 2
+            low, high = (
+                (middle, high) if _sparsity(ties, shapes, counts_at(middle)) <= sparsity + 1e-9 else (low, middle)
+            )
+        return high if _sparsity(ties, shapes, counts_at(high)) <= sparsity + 1e-9 else low
+
+    of_heads = largest(lambda share: units(share, share)) if _overlap(ties) else sparsity
+    counts = units(largest(lambda share: units(share, of_heads)), of_heads)
     if sparsity > 0 and not any(counts):
         least = min((tie.step(multiple) / tie.count for tie in ties), default=1.0)
         what = "one unit of it" if multiple == 1 else f"a multiple of {multiple}"
@@ -116,7 +128,7 @@ def mask_tied(
         pruned_counts = units_to_prune(ties, shapes, final, pattern.multiple_of)
         share = _share_of_way(ties, shapes, pruned_counts, sparsity, final)
         now = [math.floor(units * share + 1e-9) for units in pruned_counts]
-        return _masks_of_units(ties, [_best_units(*pair) for pair in zip(scores, now, strict=True)], shapes)
+        return masks_of_units([(tie, _best_units(*one)) for tie, *one in zip(ties, scores, now, strict=True)], shapes)
     groups = {
         str(place): _unit_groups(tie, own, shapes) for place, (tie, own) in enumerate(zip(ties, scores, strict=True))
     }
@@ -127,7 +139,7 @@ def mask_tied(
         pruned_counts = [int((~units).sum()) for units in select(groups, numel, middle).values()]
         low, high = (middle, high) if _sparsity(ties, shapes, pruned_counts) <= sparsity else (low, middle)
     unit_masks = select(groups, numel, low if _overlap(ties) else sparsity)
-    return _masks_of_units(ties, list(unit_masks.values()), shapes)
+    return masks_of_units(list(zip(ties, unit_masks.values(), strict=True)), shapes)
 
 
 def _share_of_way(ties: Sequence[Tie], shapes: Shapes, gone: Sequence[int], sparsity: float, final: float) -> float:
@@ -176,15 +188,17 @@ def _best_units(scores: Tensor, gone: int) -> Tensor:
 
 def units_left(tie: Tie, masks: Mapping[str, Tensor]) -> Tensor:
     """Bool [units] that are still alive in masks [N, K]."""
-    layer, (size, *_) = next(iter(tie.outputs.items()))
-    return masks[layer][: tie.count * size].reshape(tie.count, -1).any(dim=1)
+    for layer, (size, *_) in tie.outputs.items():
+        return masks[layer][: tie.count * size].reshape(tie.count, -1).any(dim=1)
+    layer, (size, *_) = next(iter(tie.inputs.items()))
+    return masks[layer].any(dim=0).unflatten(0, (-1, tie.count * size))[0].view(tie.count, -1).any(dim=1)
 
 
-def _masks_of_units(ties: Sequence[Tie], kept: Sequence[Tensor], shapes: Shapes) -> dict[str, Tensor]:
-    """Build layer -> bool [N, K] from the surviving units of each tie."""
-    device = kept[0].device
+def masks_of_units(tie_units: Sequence[tuple[Tie, Tensor]], shapes: Shapes) -> dict[str, Tensor]:
+    """Build layer -> bool [N, K] from ties, at least one, and their surviving units."""
+    device = tie_units[0][1].device
     masks = {layer: torch.ones(shape, dtype=torch.bool, device=device) for layer, shape in shapes.items()}
-    for tie, units in zip(ties, kept, strict=True):
+    for tie, units in tie_units:
         for layer, sizes in tie.outputs.items():
             masks[layer] &= features_of(units, sizes)[:, None]
         for layer, sizes in tie.inputs.items():

@@ -26,8 +26,10 @@ from sparsefront.networks import (
     layer_weight,
 )
 from sparsefront.patterns.base import Pattern, label
-from sparsefront.patterns.ties import Tie, find_ties
+from sparsefront.patterns.hidden import can_be_called, ties_of, without_values
+from sparsefront.patterns.ties import Tie
 from sparsefront.patterns.width import explain_untied, units_to_prune
+from sparsefront.pruning.structure import remove_units
 
 
 @dataclass(frozen=True)
@@ -89,11 +91,21 @@ def plan_pruning(
     if not pattern.tied:
         return PruningPlan(shapes, reasons)
     fitting = [name for name in shapes if name not in reasons]
-    ties = find_ties(net, fitting)
-    plan = PruningPlan(shapes, reasons | explain_untied(ties, fitting), tuple(ties))
+    ties = ties_of(net, fitting, pattern)
+    if pattern.over_norms and not _runs_without(net, [tie for tie in ties if tie.parts]):
+        ties = []
+    plan = PruningPlan(shapes, reasons | explain_untied(ties, fitting, pattern), tuple(ties))
     if ties:
         units_to_prune(ties, plan.pruned_shapes, sparsity, pattern.multiple_of)
     return plan
+
+
+def _runs_without(net: nn.Module, ties: Iterable[Tie]) -> bool:
+    """Whether there are units, and the network can be called with half of them: some networks' code holds their number."""
+    smaller = without_values(net)
+    for tie in ties:
+        remove_units(smaller, tie, torch.arange(tie.count) < (tie.count + 1) // 2)
+    return bool(ties) and can_be_called(smaller)
 
 
 def in_groups(module: nn.Module) -> bool:

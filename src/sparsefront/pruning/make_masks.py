@@ -16,7 +16,8 @@ from sparsefront.masks.groups import Groups, select_in_layer
 from sparsefront.masks.weight_view import Permutation, as_matrix
 from sparsefront.networks import require_finite
 from sparsefront.patterns.base import Pattern, new_mask, require_divisible, step_groups, validate_sparsity
-from sparsefront.patterns.ties import Tie, find_ties
+from sparsefront.patterns.hidden import ties_of
+from sparsefront.patterns.ties import Tie
 from sparsefront.patterns.width import mask_tied
 from sparsefront.pruning.calibration import Accumulator, Calibration, score_weights
 from sparsefront.pruning.mask_spec import MaskSpec, fix_spec
@@ -286,5 +287,5 @@ class MaskMaker:
             previous=previous,
             nested=pruning.schedule.masks_nest,
             spec=self.spec,
-            ties=find_ties(self.task.net, self.layers) if pruning.pattern.tied else (),
+            ties=ties_of(self.task.net, self.layers, pruning.pattern),
         )

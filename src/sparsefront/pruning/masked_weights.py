@@ -1,7 +1,8 @@
 """Apply masks to a network, also during training; layers that share a weight."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Self
 
 import torch
@@ -13,6 +14,8 @@ from sparsefront import distributed
 from sparsefront.errors import InvalidSetting
 from sparsefront.masks.weight_view import fits, like_weight
 from sparsefront.networks import BUFFER, layer_weight
+from sparsefront.patterns.ties import Tie
+from sparsefront.pruning.unit_hooks import hook_units
 
 # Layers that share a weight need one mask, because what one prunes is gone in all of them.
 
@@ -108,11 +111,13 @@ class MaskedWeights:
     Args:
         net: the network; masks already on it are reused.
         layers: names of modules with a `weight`.
+        ties: of these layers, whose norms are over what the masks leave (`pruning.unit_hooks`).
     Raises:
         InvalidSetting: a module has an attribute of the buffer's name that is not a mask.
     """
 
-    def __init__(self, net: nn.Module, layers: Iterable[str]) -> None:
+    def __init__(self, net: nn.Module, layers: Iterable[str], ties: Sequence[Tie] = ()) -> None:
+        self._hook = partial(hook_units, net, ties)
         self._modules = {name: net.get_submodule(name) for name in layers}
         for name, module in self._modules.items():
             if hasattr(module, BUFFER) and not _holds_mask(module):
@@ -145,6 +150,7 @@ class MaskedWeights:
             mask = distributed.broadcast(like_weight(mask, weight).to(weight.device))
             module.register_buffer(BUFFER, mask, persistent=False)
         self.apply()
+        self._hook(self.masks())
 
     @torch.no_grad()
     def apply(self) -> None:

@@ -15,6 +15,7 @@ from sparsefront.masks.weight_view import as_matrix, fits, like_weight
 from sparsefront.models.linears import as_linears
 from sparsefront.networks import PrunableLayer, has_blocks, layer_weight, unwrap
 from sparsefront.patterns.base import Pattern, to_record
+from sparsefront.patterns.hidden import ties_of
 from sparsefront.patterns.mixed import Candidate, Mixed
 from sparsefront.progress import counted
 from sparsefront.pruning.layers import has_own_weight
@@ -22,6 +23,7 @@ from sparsefront.pruning.make_masks import PruningSettings, SearchRecord
 from sparsefront.pruning.mask_spec import MaskSpec
 from sparsefront.pruning.masked_weights import require_none_dense, sharing_layers
 from sparsefront.pruning.structure import structure_of
+from sparsefront.pruning.unit_hooks import hook_units
 from sparsefront.schedule.one_shot import OneShot
 from sparsefront.tasks.plain_task import require_network
 
@@ -264,6 +266,8 @@ def hold(net: nn.Module, masks: Mapping[str, Tensor]) -> "HeldMasks":
     masks = masks_left(net, masks)
     require_masks_of(net, masks)
     require_none_dense(net, masks, "masks", "given")
+    if isinstance(masks, Masks) and masks.pruning is not None:
+        hook_units(net, ties_of(net, masks, masks.pruning.pattern), masks)
     return HeldMasks(net, masks)
 
 

@@ -4,18 +4,21 @@ Its outputs equal those of the masked network up to rounding, because pruned uni
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import torch
 from torch import Tensor, nn
 
 from sparsefront.masks.weight_view import as_matrix
 from sparsefront.networks import layer_weight, unwrap
+from sparsefront.patterns.hidden import find_hidden_ties
 from sparsefront.patterns.ties import Tie, features_of, find_ties
-from sparsefront.patterns.width import units_left
+from sparsefront.patterns.width import masks_of_units, units_left
 from sparsefront.pruning.masks import require_masks_of
 from sparsefront.pruning.structure import Removal, describe_units, forget_zeros, record_removal, remove_units
+from sparsefront.pruning.unit_hooks import unhook_units
 
 log = logging.getLogger(__name__)
 
@@ -40,13 +43,13 @@ class Narrowed:
 def narrow(net: nn.Module, masks: Mapping[str, Tensor]) -> Narrowed:
     """Remove pruned heads, hidden features and channels from the network, in place.
 
-    Linear and Conv2d layers, the batch norms between them and head counts become smaller. If a transformers config can
+    Linear and Conv2d layers, norms, embeddings and head counts become smaller. If a transformers config can
     describe the result, the network's config is updated, and `net.save_pretrained(folder)` writes what `from_pretrained`
     loads. Layers whose masks share no whole units are not changed.
 
     Args:
         net: masked: pruned weights are zero.
-        masks: layer -> bool, [N, K] or shaped like the weight; from pattern channel with axis=width.
+        masks: layer -> bool, [N, K] or shaped like the weight; from pattern channel with axis=width, hidden or all.
     Returns:
         which layers became narrower: `print(narrowed)`. The network remembers what it lost: `sf.save` of its next masks stores
             that too, and `sf.load` opens both in the original architecture.
@@ -86,12 +89,29 @@ def save_narrower(folder: Path, net: nn.Module, masks: Mapping[str, Tensor]) -> 
 def _narrow_all(net: nn.Module, masks: Mapping[str, Tensor]) -> tuple[dict[str, str], list[tuple[Tie, Tensor]]]:
     """`Narrowed.layers`, and the ties that lost units with those that remain, bool [units]."""
     matrices = {name: as_matrix(mask) for name, mask in masks.items()}
-    tie_units = [(tie, units) for tie in find_ties(net, masks) if (units := _units(tie, matrices)) is not None]
+    ties = find_ties(net, masks)
+    tie_units = _with_fewer(ties, matrices)
+    if not _explain(tie_units, matrices):
+        tie_units += _with_fewer(find_hidden_ties(net, masks, ties), matrices)
     before = {layer: list(layer_weight(net.get_submodule(layer)).shape) for tie, _ in tie_units for layer in tie.layers}
+    unhook_units(net)
     for tie, units in tie_units:
         remove_units(net, tie, units)
     shapes = {layer: f"{list(layer_weight(net.get_submodule(layer)).shape)} of {old}" for layer, old in before.items()}
     return shapes, tie_units
+
+
+def _explain(tie_units: Sequence[tuple[Tie, Tensor]], masks: Mapping[str, Tensor]) -> bool:
+    """Whether the masks prune nothing but these ties' units."""
+    if not tie_units:
+        return all(map(torch.all, masks.values()))
+    shapes = {name: (mask.shape[0], mask.shape[1]) for name, mask in masks.items()}
+    explained = masks_of_units(tie_units, shapes)
+    return all(mask.equal(explained[name]) for name, mask in masks.items())
+
+
+def _with_fewer(ties: Iterable[Tie], masks: Mapping[str, Tensor]) -> list[tuple[Tie, Tensor]]:
+    return [(tie, units) for tie in ties if (units := _units(tie, masks)) is not None]
 
 
 def _units(tie: Tie, masks: Mapping[str, Tensor]) -> Tensor | None:

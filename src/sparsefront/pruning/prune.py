@@ -48,6 +48,7 @@ from sparsefront.pruning.masks import Masks
 from sparsefront.pruning.preconditions import require_effect, require_storable
 from sparsefront.pruning.prune_blocks import prune_blocks, removable_blocks
 from sparsefront.pruning.structure import record_zeros, require_no_zeros, structure_of
+from sparsefront.pruning.unit_hooks import hook_units
 from sparsefront.schedule.base import Schedule
 from sparsefront.tasks.base import Task
 from sparsefront.tasks.plain_task import (
@@ -114,7 +115,7 @@ def prune(
         layer name -> bool mask, shaped like the weight and on its device, True = keep. A dict that also knows its pattern.
     Raises:
         InvalidSetting: an invalid argument; names it, its value and what is allowed. Also a layer that still has the units that
-            pattern channel with axis=width pruned: `sf.narrow` takes them out.
+            pattern channel with tied channels pruned: `sf.narrow` takes them out.
     """
     net = unwrap(net)
     require_network(net)
@@ -189,6 +190,7 @@ def prune(
             weights[name].masked_fill_(~mask, 0.0)
     if pruning.pattern.tied:
         record_zeros(net, masks)
+        hook_units(net, plan.ties, masks)
     sparsities = {name: 1 - int(mask.sum()) / mask.numel() for name, mask in masks.items()}
     warning = collapse_warning(sparsities, first, pruning.allocation.name)
     if warning:

@@ -14,10 +14,13 @@ from torch import Tensor, nn
 from sparsefront.errors import InvalidSetting, first_line
 from sparsefront.models.base import is_of_transformers
 from sparsefront.networks import layer_weight, remove_blocks
+from sparsefront.patterns.hidden import find_hidden_ties
 from sparsefront.patterns.ties import Tie, features_of, find_ties
 
 log = logging.getLogger(__name__)
 FEATURES_OF_CONFIG = ("intermediate_size", "hidden_dim", "ffn_dim")
+# configurations with a width of heads, whose hidden size scales nothing, as it does in Gemma
+HIDDEN_IS_SHAPE = ("LlamaConfig", "MistralConfig", "Qwen3Config", "SmolLM3Config")
 HEADS_OF_CONFIG = ("num_attention_heads", "n_heads")
 TOTALS_OF_HEADS = (
     "all_head_size",
@@ -25,6 +28,12 @@ TOTALS_OF_HEADS = (
     "attn_dim",
     "inner_dim",
 )  # attributes of attentions: heads times their size
+SIZES = (
+    "hidden_dim",
+    "embed_dim",
+    "num_features",
+    "head_hidden_size",
+)  # attributes of modules with tokens or positions
 RECORDED = "_sparsefront_removals"  # attribute of a network that became smaller
 ZEROED = "_sparsefront_zeroed"  # attribute of a network whose pruned units are still in it
 
@@ -70,7 +79,10 @@ def apply_structure(net: nn.Module, structure: Structure) -> None:
     for removal in structure if structure_of(net) != structure else ():
         remove_blocks(net, removal.blocks)
         module_names = set(dict(net.named_modules()))
-        ties = find_ties(net, [layer for layer in removal.layers if layer in module_names]) if removal.units else []
+        layers = [layer for layer in removal.layers if layer in module_names]
+        ties = find_ties(net, layers) if removal.units else []
+        if removal.units.keys() - {tie.reader for tie in ties}:
+            ties += find_hidden_ties(net, layers, ties)
         tie_units = [(tie, _mark_units(tie, removal.units[tie.reader])) for tie in ties if tie.reader in removal.units]
         if len(tie_units) < len(removal.units):
             missing = next(iter(removal.units.keys() - {tie.reader for tie, _ in tie_units}))
@@ -146,21 +158,28 @@ def require_no_zeros(net: nn.Module, layers: Iterable[str]) -> None:
 def remove_units(net: nn.Module, tie: Tie, units: Tensor) -> None:
     """Remove the units of a tie that are not in `units`, bool [units], from all of its layers, in place."""
     for name, sizes in tie.outputs.items():
-        layer: Any = net.get_submodule(name)
-        kept_indices = features_of(units, sizes).nonzero().flatten()
-        _keep(layer, ("weight", "bias"), kept_indices, 0)
-        setattr(layer, "out_features" if isinstance(layer, nn.Linear) else "out_channels", len(kept_indices))
+        _keep(net.get_submodule(name), ("weight", "bias"), features_of(units, sizes), 0)
     for name in tie.between:
-        part: Any = net.get_submodule(name)
-        kept_indices = units.nonzero().flatten()
-        _keep(part, ("weight", "bias", "running_mean", "running_var"), kept_indices, 0)
-        counts = ("groups", "in_channels", "out_channels") if isinstance(part, nn.Conv2d) else ("num_features",)
-        vars(part).update(dict.fromkeys(counts, len(kept_indices)))
+        _keep(net.get_submodule(name), ("weight", "bias", "running_mean", "running_var"), units, 0)
     for name, sizes in tie.inputs.items():
-        reader: Any = net.get_submodule(name)
-        kept_indices = features_of(units, sizes).nonzero().flatten()
-        _keep(reader, ("weight",), kept_indices, 1)
-        setattr(reader, "in_features" if isinstance(reader, nn.Linear) else "in_channels", len(kept_indices))
+        reader = net.get_submodule(name)
+        _keep(reader, ("weight",), features_of(units, sizes), 1)
+    owners = [
+        (id(own), module, key) for module in net.modules() for key, own in module._parameters.items() if tie.parts
+    ]
+    for name, dims in tie.parts.items():
+        parent, _, own = name.rpartition(".")
+        owner = net.get_submodule(parent)
+        before = id(getattr(owner, own))
+        for dim in dims:
+            _keep(owner, (own,), units, dim)
+        vars(owner).update({key: int(units.sum()) for key in SIZES if vars(owner).get(key) == tie.count})
+        for module, key in [(module, key) for tensor, module, key in owners if tensor == before]:  # which may share it
+            setattr(module, key, getattr(owner, own))
+            _state_sizes(module)
+    for name in tie.norms:
+        if hasattr(net.get_submodule(name), "normalized_shape"):
+            vars(net.get_submodule(name))["normalized_shape"] = (int(units.sum()),)
     if tie.attention is None:
         return
     attention: Any = net.get_submodule(tie.attention)
@@ -173,10 +192,10 @@ def remove_units(net: nn.Module, tie: Tie, units: Tensor) -> None:
         attention.num_key_value_heads = int(units.sum())
     for name in TOTALS_OF_HEADS:
         if isinstance(vars(attention).get(name), int):
-            setattr(attention, name, len(kept_indices))
+            setattr(attention, name, sum(sizes) * int(units.sum()))
     for table in tie.tables:
         parent, _, own = table.rpartition(".")
-        _keep(attention.get_submodule(parent), (own,), units.nonzero().flatten(), -1)
+        _keep(attention.get_submodule(parent), (own,), units, -1)
     if "position_bias" in inspect.signature(type(attention).forward).parameters:
         heads = units.nonzero().flatten().to(layer_weight(reader).device)
         attention.register_buffer("kept_heads", heads, persistent=False)
@@ -184,15 +203,33 @@ def remove_units(net: nn.Module, tie: Tie, units: Tensor) -> None:
         attention.__class__ = _with_kept_heads(type(attention))  # type: ignore[arg-type]  # classes have a hash
 
 
-def _keep(module: nn.Module, names: tuple[str, ...], kept: Tensor, dim: int) -> None:
+def _keep(module: nn.Module, names: tuple[str, ...], features: Tensor, dim: int) -> None:
+    """`features`: bool, those that stay in these parameters and buffers."""
     for name in names:
         tensor = getattr(module, name, None)
         if tensor is None:
             continue
-        narrower = tensor.index_select(dim, kept.to(tensor.device))
+        narrower = tensor.index_select(dim, features.nonzero().flatten().to(tensor.device))
         if isinstance(tensor, nn.Parameter):
             narrower = nn.Parameter(narrower, requires_grad=tensor.requires_grad)
         setattr(module, name, narrower)
+    _state_sizes(module)
+
+
+def _state_sizes(module: Any) -> None:
+    """Let a module's numbers of features follow from its weight."""
+    sizes: dict[str, int] = {}
+    weight: Any = getattr(module, "weight", None)
+    if isinstance(module, nn.Linear):
+        sizes = {"out_features": len(weight), "in_features": weight.shape[1]}
+    elif isinstance(module, nn.Conv1d | nn.Conv2d):
+        groups = len(weight) if module.groups > 1 else 1  # of one channel each
+        sizes = {"groups": groups, "out_channels": len(weight), "in_channels": weight.shape[1] * groups}
+    elif isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d):
+        sizes = {"num_features": len(weight if module.running_mean is None else module.running_mean)}
+    elif isinstance(module, nn.Embedding):
+        sizes = {"embedding_dim": weight.shape[1]}
+    vars(module).update(sizes)
 
 
 @functools.cache
@@ -234,11 +271,18 @@ def describe_units(net: nn.Module, removed: Sequence[tuple[Tie, Tensor]]) -> str
     config: Any = net.config
     changes: dict[str, int] = {}
     for tie, units in removed:
-        names, left = FEATURES_OF_CONFIG if tie.attention is None else HEADS_OF_CONFIG, int(units.sum())
+        left, kind = int(units.sum()), type(config).__name__
+        names: tuple[str, ...] = FEATURES_OF_CONFIG
+        what = "holds one number of features for all"
+        if tie.attention is not None:
+            names, what = HEADS_OF_CONFIG, "holds one number of heads for all"
+        elif tie.parts:
+            names = ("hidden_size",) if kind in HIDDEN_IS_SHAPE else ()
+            what = "gives the hidden size to more than shapes"
         left, before = left * tie.of_unit, tie.count * tie.of_unit
         config_key = next((name for name in names if getattr(config, name, None) == before), None)
         if config_key is None or changes.setdefault(config_key, left) != left:
-            return f"{type(config).__name__} holds one number of {'features' if tie.attention is None else 'heads'} for all"
+            return f"{kind} {what}"
         if tie.attention is not None:
             changes["head_dim"] = tie.head_dim
             if hasattr(config, "num_key_value_heads"):

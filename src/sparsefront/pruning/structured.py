@@ -78,18 +78,20 @@ class FewerExperts(Structured):
 
 @settings_class()
 class Narrower(Structured):
-    """Remove heads and hidden features first, as `pattern=channel pattern.axis=width` does.
+    """Remove heads and features first, as `pattern=channel pattern.axis=width` does.
 
     Args:
         sparsity: share of the prunable weights of tied layers.
+        units: the pattern's axis: width, hidden or all.
         aggregate, multiple_of: see `patterns.channel.Channel`.
     """
 
     sparsity: Amount = 0.5
+    units: Literal["width", "hidden", "all"] = "width"
     aggregate: Literal["l2_over_length", "rms", "mean"] = "l2_over_length"
     multiple_of: PositiveInt = 1
     name: ClassVar[str] = "width"
 
     @property
     def pattern(self) -> Pattern | None:
-        return Channel("width", self.aggregate, self.multiple_of) if self.sparsity > 0 else None
+        return Channel(self.units, self.aggregate, self.multiple_of) if self.sparsity > 0 else None

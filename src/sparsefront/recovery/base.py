@@ -180,7 +180,7 @@ class Recovery(ABC):
         Raises:
             InvalidSetting: key `recovery`; names the recoveries that can.
         """
-        if pattern.takes_blocks and not self.trains_as_found:
+        if (pattern.takes_blocks or pattern.over_norms) and not self.trains_as_found:
             met = options_where("sparsefront.recovery", lambda other: other.trains_as_found)
             allowed = f"pattern={pattern.name} takes whole blocks out of the network, which goes with {', '.join(met)}"
             raise InvalidSetting("recovery", self.name, allowed)

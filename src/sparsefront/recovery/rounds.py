@@ -21,6 +21,7 @@ from sparsefront.artifacts.durable import rename_synced, save_tensors, sync_tree
 from sparsefront.artifacts.lease import process_tag, require_all
 from sparsefront.errors import InvalidSetting, first_line
 from sparsefront.networks import first_non_finite, load_state, same_shapes, tensors_digest
+from sparsefront.patterns.hidden import ties_of
 from sparsefront.progress import working_time
 from sparsefront.pruning.make_masks import MaskMaker
 from sparsefront.pruning.mask_spec import MASKS, MaskSpec, load_masks, save_masks
@@ -282,7 +283,7 @@ def run_rounds(
             `context.resume_dir` holds the state of another recovery.
     """
     pruning, layers = setup.pruning, list(masks)
-    with MaskedWeights(net, layers) as masked:
+    with MaskedWeights(net, layers, ties_of(net, layers, pruning.pattern)) as masked:
         accumulator = AccumulateScores(net, layers, pruning.importance) if pruning.importance.accumulates else None
         task = source.make_task(None)
         levels = pruning.schedule.round_sparsities(pruning.sparsity)

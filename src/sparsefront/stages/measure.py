@@ -41,10 +41,13 @@ from sparsefront.measure.settings import INT8_WEIGHT_ONLY
 from sparsefront.measure.variants import DoesNotApply
 from sparsefront.models.unpadded import UNPADDED
 from sparsefront.networks import layer_weight, tensors_digest
+from sparsefront.patterns.base import Pattern
+from sparsefront.patterns.hidden import ties_of
 from sparsefront.progress import EVALUATION, SEARCH, TIMING, counted, reasons_text, record_spans, seconds_of, track_time
 from sparsefront.provenance import provenance
 from sparsefront.pruning.layers import KEEPS_ALL
 from sparsefront.pruning.masks import Masks
+from sparsefront.pruning.unit_hooks import hook_units
 from sparsefront.stages.bench import (
     EvalContext,
     SplitQuality,
@@ -374,6 +377,8 @@ def measure_networks(
         else:
             groups, samples_ms = _dense_alone(bench, dense_net)
     else:
+        if experiment.pattern.over_norms and not experiment.leaves_dense:
+            make_masked = partial(_make_hooked, make_masked, experiment.pattern, export.masks)
         digests["masks_sha256"] = tensors_digest(export.masks)
         masked = make_masked()
         digests["weights_sha256"] = weights_digest(masked)
@@ -405,6 +410,12 @@ def measure_networks(
         "network": experiment.model.network_facts(dense_net),
     }
     return content, samples_ms, qualities
+
+
+def _make_hooked(make_masked: Callable[[], nn.Module], pattern: Pattern, masks: Mapping[str, Tensor]) -> nn.Module:
+    net = make_masked()
+    hook_units(net, ties_of(net, masks, pattern), masks)
+    return net
 
 
 def _name_unpadded(speed: dict[str, Any]) -> None:

@@ -141,11 +141,11 @@ class Clock:
         if isinstance(block, FusedBlock):
             assert block.feature_major == feature_major
             kind = "feature_major" if feature_major else "row_major"
-            kind += "_in_chunks" * (block.hidden_bytes is not None)
+            kind += "_attention" * block.has_own_attention + "_in_chunks" * (block.hidden_bytes is not None)
         elif isinstance(block, OriginalCode):
             kind = "original code"
         elif any(isinstance(part, FusedBlock) for part in block.modules()):
-            kind = "row_major, compiled"
+            kind = f"row_major{'_attention' * block.block.has_own_attention}, compiled"
         elif any(isinstance(part, FusedPart) for part in block.modules()):
             kind = "plain, q k v in one"
         self.timed_blocks.append(kind)

@@ -9,6 +9,7 @@ from quick_settings import one_kernel
 from sparsefront.data.base import DataInfo
 from sparsefront.export.packed_layers import store
 from sparsefront.inference.choice import KernelChoice
+from sparsefront.inference.fusion import block_pass
 from sparsefront.inference.fusion.block_pass import UNCHANGED, WORTH_IT, fuse_blocks, fuse_dense
 from sparsefront.inference.fusion.fused import FusedBlock
 from sparsefront.measure.correctness import output_error
@@ -89,8 +90,30 @@ def test_sparse_network_is_the_masked_one(model, pattern, dtype):
             assert product.family != "dense" and product.latency_us == min(
                 us for kernel, us in product.candidates.items() if kernel != "dense_linear"
             )
-    assert set(next(iter(report.variants_ms.values()))) == {"feature_major", "row_major"}
+    times = next(iter(report.variants_ms.values()))
+    assert times.keys() >= {"feature_major", "row_major"} and any(name.endswith("_attention") for name in times)
     within(net, masked, inputs, dtype)
+
+
+@pytest.mark.parametrize("layout", ["feature_major", "row_major"])
+@pytest.mark.parametrize("model", ["bert", "vit"])
+def test_network_with_own_attention(model, layout, monkeypatch):
+    faster = {layout: 0.8, f"{layout}_attention": 0.5}
+    monkeypatch.setattr(block_pass, "chain_time_ms", lambda variant, *_: faster.get(variant.name, 1.0))
+    masked, formats, masks, inputs = pruned(model, TileWise(64), torch.float16)
+    net = copy.deepcopy(masked)
+    report = fuse_blocks(net, formats, masks, inputs[0], KernelChoice("sparse", name=one_kernel()))
+    assert not report.unsupported and len(report.rewritten) == 2
+    for block in report.blocks.values():
+        assert block.attention and block.layout == layout
+        assert bool(block.products[0].vanished_outputs) == (layout == "feature_major")
+    within(net, masked, inputs, torch.float16)
+    with torch.inference_mode():
+        eager = net(**inputs[0])
+        graph, (replayed,) = record([lambda: net(**inputs[0])], device=CUDA, warmup=2)
+        graph.replay()
+        torch.cuda.synchronize()
+        assert output_error(replayed, eager) <= 5e-3
 
 
 @pytest.mark.parametrize("model", ["bert", "vit"])
@@ -130,9 +153,10 @@ def test_auto_compares_with_plain_blocks():
     net = copy.deepcopy(masked)
     report = fuse_blocks(net, formats, masks, inputs[0], KernelChoice())
     (times,) = report.variants_ms.values()
-    assert set(times) == {UNCHANGED, "feature_major", "row_major"}
-    layout = next(iter(report.blocks.values())).layout
-    assert (times[UNCHANGED] < times[layout] * WORTH_IT) == bool(report.faster_dense)
+    assert set(times) >= {UNCHANGED, "feature_major", "row_major"}
+    block = next(iter(report.blocks.values()))
+    chosen = block.layout + "_attention" * block.attention
+    assert (times[UNCHANGED] < times[chosen] * WORTH_IT) == bool(report.faster_dense)
     assert any(isinstance(part, FusedBlock) for part in net.modules()) != bool(report.faster_dense)
     within(net, masked, inputs, torch.float16)
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from sparsefront.errors import InvalidSetting, failure_reason
 from sparsefront.gpu import exclusive, yield_gpu
 from sparsefront.inference.choice import KernelChoice, is_low
+from sparsefront.inference.fusion.attention import ComputedOutputs
 from sparsefront.inference.fusion.calls import (
     BlockCall,
     Unfusable,
@@ -69,12 +70,14 @@ class Rewriting:
         low: whether to prefer low-precision kernels; else each product runs its fastest kernel of any precision.
         name: in the report.
         hidden_bytes: as in `FusedBlock`.
+        attention: whether our kernel computes attention, in this layout, where it can.
     """
 
     layout: str
     low: bool
     name: str
     hidden_bytes: int | None = None
+    attention: bool = False
 
 
 @dataclass(frozen=True)
@@ -339,15 +342,20 @@ class BlockPass:
         """The fastest rewriting of this chain; if unchanged blocks are faster, `faster_dense` of the report has them."""
         if self.plan is not None:
             plans = {name: self.plan.blocks[name] for name in prepared}
-            of_plans = {name: Rewriting(one.layout, False, "planned", one.hidden_bytes) for name, one in plans.items()}
+            of_plans = {
+                name: Rewriting(one.layout, False, "planned", one.hidden_bytes, one.attention)
+                for name, one in plans.items()
+            }
             return self._variant("planned", of_plans, blocks, prepared)
-        rewritings = self._rewritings(_layouts_of(prepared.values(), layouts))
+        layouts = _layouts_of(prepared.values(), layouts)
+        rewritings = self._rewritings(layouts)
         if not self.chooser.times_on(self.device):
             return self._rewrite(rewritings[0], blocks, prepared)
         times: dict[str, float | None] = {}
         rewriting = rewritings[0]
         hidden_bytes = self._hidden_bytes(prepared.values())
-        if len(rewritings) > 1 or hidden_bytes is not None:
+        has_attention = any(block.has_attention for block in prepared.values())
+        if len(rewritings) > 1 or hidden_bytes is not None or has_attention:
             # blocks with other storage are separate groups, even with the same structure
             kinds = {name: (self._captures.groups[name], storage_key(block)) for name, block in prepared.items()}
             counts = representatives(prepared, kinds)
@@ -367,15 +375,23 @@ class BlockPass:
                 self._norms.choose(variant.blocks, calls, self._captures.groups)
                 times[rewriting.name] = chain_time_ms(variant, calls, self._captures.groups, counts, self.device)
 
+            def time_other(fastest: Rewriting, other: Rewriting) -> Rewriting:
+                """The other one if it is clearly faster than the fastest so far."""
+                time_first(other)
+                known_ms, other_ms = times.get(fastest.name), times.get(other.name)
+                return (
+                    other if other_ms is not None and (known_ms is None or other_ms * WORTH_IT < known_ms) else fastest
+                )
+
             for rewriting in rewritings:
                 time_first(rewriting)
             rewriting = fastest_rewriting(rewritings, times, time_again)
+            others = _with_own_attention(rewriting, layouts) if has_attention else []
+            for other in others:
+                rewriting = time_other(rewriting, other)
             if hidden_bytes is not None:
                 in_chunks = replace(rewriting, name=f"{rewriting.name}_in_chunks", hidden_bytes=hidden_bytes)
-                time_first(in_chunks)
-                whole_ms, chunks_ms = (times.get(one.name) for one in (rewriting, in_chunks))
-                if chunks_ms is not None and (whole_ms is None or chunks_ms * WORTH_IT < whole_ms):
-                    rewriting = in_chunks
+                rewriting = time_other(rewriting, in_chunks)
         chosen = self._rewrite(rewriting, blocks, prepared)
         self._norms.choose(chosen.blocks, calls, self._captures.groups)
         if plain and chosen.blocks:
@@ -434,6 +450,10 @@ class BlockPass:
             try:
                 rewriting, next_one = rewriting_of[block], rewriting_of.get(following or "")
                 feature_major = rewriting.layout == "feature_major"
+                attention = rewriting.attention and content.has_attention
+                computed: dict[tuple[str, ...], ComputedOutputs] = {}
+                if attention and feature_major:
+                    content, computed = content.around_attention(block, compact=self.parts.compact)
                 made = self._products(block, content, feature_major=feature_major, low=rewriting.low)
                 layers = [chosen.report.layers_in(block) for chosen in made]
                 blocks[block] = FusedBlock(
@@ -450,6 +470,8 @@ class BlockPass:
                         for names, chosen in zip(layers, made, strict=True)
                         if chosen.norm_adds_residual
                     },
+                    attention=attention,
+                    computed=computed,
                 )
                 blocks[block].add_call(content.key, content.captured)
                 products[block] = [chosen.report for chosen in made]
@@ -539,7 +561,7 @@ class BlockPass:
         launches = (*(str(norm.launch) for norm in norms), *("cuda_rows" for _ in of_rows))
         norms_there = len(block.norms), error, residual_norms, launches
         shown = quantized if low else None
-        choices = block.hidden_bytes, block.fuses_cached
+        choices = block.hidden_bytes, block.has_own_attention, block.fuses_cached
         self.report.blocks[name] = BlockReport(layout, products, *norms_there, shown, *choices)
 
     @torch.no_grad()
@@ -558,6 +580,14 @@ def _error_limit(block: FusedBlock) -> float:
     if has_low_precision(block):
         return LOW_PRECISION_ERROR_LIMIT
     return NETWORK_ERROR_LIMIT[next(iter(block.product_of.values())).format.dtype]
+
+
+def _with_own_attention(rewriting: Rewriting, layouts: Sequence[str]) -> list[Rewriting]:
+    """The rewriting with our attention, and feature-major, where that removes changes of layout."""
+    others = [replace(rewriting, name=f"{rewriting.name}_attention", attention=True)]
+    if rewriting.layout == "row_major" and not rewriting.low and "feature_major" in layouts:
+        others.append(replace(others[0], layout="feature_major", name="feature_major_attention"))
+    return others
 
 
 def _layouts_of(blocks: Iterable[PreparedBlock], layouts: Sequence[str]) -> Sequence[str]:

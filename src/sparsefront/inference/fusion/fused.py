@@ -13,6 +13,13 @@ import torch
 from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 
+from sparsefront.inference.fusion.attention import (
+    AttentionSite,
+    ComputedOutputs,
+    FusedAttention,
+    find_attentions,
+    place_attentions,
+)
 from sparsefront.inference.fusion.calls import (
     Key,
     Unfusable,
@@ -26,6 +33,7 @@ from sparsefront.inference.fusion.calls import (
 from sparsefront.inference.fusion.capture import Captured, GraphSizes, capture
 from sparsefront.inference.fusion.fused_product import FusedProduct
 from sparsefront.inference.fusion.placement import (
+    AllOutputs,
     FusedNorm,
     FusedRowNorm,
     copy_graph,
@@ -36,6 +44,7 @@ from sparsefront.inference.fusion.placement import (
     place_quantizations,
     place_row_norms,
     quantizing_producers,
+    remove_unread,
 )
 from sparsefront.inference.fusion.plan import ALL_PARTS, FusionParts
 from sparsefront.inference.fusion.sites import ProductSite, find_sites, merge_sites, node_argument
@@ -64,6 +73,8 @@ class FusedBlock(nn.Module):
         parts: with which the products were made.
         norm_biases: names of the Linears of a product whose residual the next norm adds -> the bias that the norm adds too;
             None where the product adds it.
+        attention: whether our kernel computes attention, where it can.
+        computed: names of the Linears of a product before a feature-major attention -> what it leaves to that.
     """
 
     def __init__(
@@ -77,18 +88,18 @@ class FusedBlock(nn.Module):
         hidden_bytes: int | None = None,
         parts: FusionParts = ALL_PARTS,
         norm_biases: Mapping[Layers, Tensor | None] = MappingProxyType({}),
+        attention: bool = False,
+        computed: Mapping[Layers, ComputedOutputs] = MappingProxyType({}),
     ) -> None:
         super().__init__()
-        self._parts = parts
+        self._parts, self.attention = parts, attention
         self.feature_major, self.row_major_exit, self.hidden_bytes = feature_major, row_major_exit, hidden_bytes
         self._bare = [bare]  # in a list, so that its meta tensors are not registered here
         # the original code, made when a call needs it; in a list, since its tensors are registered here already
         self._original: list[nn.Module] = []
         self._unserved: set[Key] = set()
         self.original_code_is_right = True  # until a check fails
-        self.fuses_cached = (
-            True  # until its graph for one token with a static cache is wrong or slower than the original code
-        )
+        self.fuses_cached = True  # until a graph with a static cache is wrong, or slower than the original code
         self._cache_layer = cache_layer(bare)
         self._layers = tuple(products)
         self.products = nn.ModuleList(products.values())
@@ -101,6 +112,10 @@ class FusedBlock(nn.Module):
         self._normed = tuple(norm_biases)
         for place, bias in enumerate(norm_biases.values()):
             self.register_buffer(f"norm_bias_{place}", bias, persistent=False)
+        self._before_attention = tuple(computed)
+        for place, outputs in enumerate(computed.values()):
+            self.register_buffer(f"computed_index_{place}", outputs.index, persistent=False)
+            self.register_buffer(f"computed_bias_{place}", outputs.bias, persistent=False)
         self.graphs = nn.ModuleList()
         self._graphs_of: dict[Key, list[int]] = {}
         self._sizes: list[GraphSizes] = []
@@ -123,6 +138,11 @@ class FusedBlock(nn.Module):
         parts = self.graphs[0].children() if len(self.graphs) else ()
         return [part for part in parts if isinstance(part, FusedNorm | FusedRowNorm)]
 
+    @property
+    def has_own_attention(self) -> bool:
+        """Whether our kernel computes attention in the first graph."""
+        return len(self.graphs) > 0 and any(isinstance(part, FusedAttention) for part in self.graphs[0].children())
+
     def add_call(self, key: Key, captured: Captured) -> None:
         """Add the graph of one more kind of call.
 
@@ -134,9 +154,15 @@ class FusedBlock(nn.Module):
         added = self._find_added(sites.values())
         products = dict(zip(sites, self._products(), strict=True))
         modules: dict[str, Any] = products | quantizing_producers(sites, products)
+        tensors, device, computed = self._collect_kept(), self._products()[0].device, self._collect_computed()
+        attentions = self._find_attentions(graph, sites.values(), computed)
+        if not attentions:
+            names = {site.layers: name for name, site in sites.items()}
+            modules |= {names[layers]: AllOutputs(products[names[layers]], part) for layers, part in computed.items()}
         place_products(graph, {name: _without_sum(site, added) for name, site in sites.items()})
+        modules |= place_attentions(graph, attentions, sites, computed, device)
+        remove_unread(graph)
         modules |= place_quantizations(graph, modules)
-        tensors = self._collect_kept()
         if self.feature_major:
             modules |= place_norms(graph, tensors, added)
             place_layouts(graph, tuple(modules), row_major_exit=self.row_major_exit)
@@ -198,7 +224,9 @@ class FusedBlock(nn.Module):
     def make_original_code(self) -> None:
         """Build the original code; may be called ahead of a call that is traced."""
         biases = {layers: getattr(self, f"norm_bias_{place}") for place, layers in enumerate(self._normed)}
-        self._original[:] = [original_code(self._bare[0], self.product_of, self._collect_kept(), biases)]
+        self._original[:] = [
+            original_code(self._bare[0], self.product_of, self._collect_kept(), biases, self._collect_computed())
+        ]
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         super()._apply(fn, recurse)
@@ -235,6 +263,25 @@ class FusedBlock(nn.Module):
 
     def _collect_kept(self) -> dict[str, Tensor]:
         return {name: getattr(self, f"kept_{place}") for place, name in enumerate(self._kept_names)}
+
+    def _find_attentions(
+        self, graph: fx.Graph, sites: Iterable[ProductSite], computed: Mapping[Layers, ComputedOutputs]
+    ) -> list[AttentionSite]:
+        """The attentions of a graph for our kernel; none unless they read all outputs of their products, as they were chosen."""
+        if not self.attention:
+            return []
+        every = find_sites(graph, self._bare[0], self._parts)
+        attentions = find_attentions(graph, every, self._collect_kept(), self._products()[0].device)
+        read = {layer for attention in attentions for layer in attention.layers}
+        products = [site.layers for site in sites if read.intersection(site.layers)]
+        complete = read == {layer for layers in products for layer in layers}
+        return attentions if complete and (not computed or set(products) == set(computed)) else []
+
+    def _collect_computed(self) -> dict[Layers, ComputedOutputs]:
+        return {
+            layers: ComputedOutputs(getattr(self, f"computed_index_{place}"), getattr(self, f"computed_bias_{place}"))
+            for place, layers in enumerate(self._before_attention)
+        }
 
     def _find_added(self, sites: Iterable[ProductSite]) -> dict[fx.Node, tuple[int, Tensor | None]]:
         """Norm that adds a residual -> index of the residual in the sum's arguments, and the product's bias.
@@ -296,19 +343,21 @@ def original_code(
     products: Mapping[Layers, FusedProduct],
     kept: Mapping[str, Tensor],
     norm_biases: Mapping[Layers, Tensor | None],
+    computed: Mapping[Layers, ComputedOutputs],
 ) -> nn.Module:
     """A runnable copy of the block's original module; tensors and products are shared with the caller.
 
     Args:
         bare: from `capture.skeleton`; unchanged.
-        products, kept, norm_biases: as in `FusedBlock`.
+        products, kept, norm_biases, computed: as in `FusedBlock`.
     """
     tensors = {**dict(bare.named_parameters()), **dict(bare.named_buffers())}
     memo: dict[int, Any] = {id(tensors[name]): tensor for name, tensor in kept.items()}
     code = copy.deepcopy(bare, memo)
     for layers, product in products.items():
         sizes = [len(layer_weight(bare.get_submodule(name))) for name in layers]
-        shared = _SharedProduct(product, sizes, norm_biases.get(layers))
+        run = AllOutputs(product, computed[layers]) if layers in computed else product.without_epilogue
+        shared = _SharedProduct(product, run, sizes, norm_biases.get(layers))
         for place, name in enumerate(layers):
             code.set_submodule(name, _Part(shared, place))
     return code.eval()
@@ -318,20 +367,23 @@ class _SharedProduct(nn.Module):
     """One product for several Linears that read the same x: the first call multiplies, the others take slices.
 
     Args:
+        run: computes all its outputs, without epilogue.
         sizes: outputs of each Linear.
         bias: the bias if the norm after the product adds it; else None.
     """
 
-    def __init__(self, product: FusedProduct, sizes: list[int], bias: Tensor | None) -> None:
+    def __init__(
+        self, product: FusedProduct, run: Callable[[Tensor], Tensor], sizes: list[int], bias: Tensor | None
+    ) -> None:
         super().__init__()
-        self.product, self.sizes, self.bias = product, sizes, bias
+        self.product, self.run, self.sizes, self.bias = product, run, sizes, bias
         self._x: Tensor | None = None
         self._outputs: tuple[Tensor, ...] = ()
 
     def part(self, x: Tensor, place: int) -> Tensor:
         """Output of the Linear at this place for x [..., K], in any call order."""
         if place == 0 or x is not self._x:
-            y = self.product.without_epilogue(x)
+            y = self.run(x)
             y = y if self.bias is None else y + self.bias.to(y.dtype)
             self._x, self._outputs = x, y.split(self.sizes, dim=-1) if len(self.sizes) > 1 else (y,)
         output = self._outputs[place]

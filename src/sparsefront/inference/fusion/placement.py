@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from sparsefront_kernels.attention.encoder import select_features
 from sparsefront_kernels.norm import (
     add_layer_norm_columns,
     add_layer_norm_columns_reference,
@@ -16,6 +17,7 @@ from sparsefront_kernels.norm.rows import norm_rows, rows_unsupported_reason
 from sparsefront_kernels.quantized.quantize import Quantized, quantize, quantize_activated
 from torch import Tensor, fx, nn
 
+from sparsefront.inference.fusion.attention import ComputedOutputs
 from sparsefront.inference.fusion.fused_product import FusedProduct, activation_in_layout
 from sparsefront.inference.fusion.sites import (
     GATES,
@@ -141,6 +143,23 @@ def _columns(x: Tensor) -> Tensor:
 
 def _is_plain(x: Tensor) -> bool:
     return not x.is_cuda or x.dtype == torch.float64
+
+
+class AllOutputs(nn.Module):
+    """A product whose readers are not our attention: all its outputs, with bias."""
+
+    index: Tensor
+    bias: Tensor | None
+
+    def __init__(self, product: FusedProduct, computed: ComputedOutputs) -> None:
+        super().__init__()
+        self.product = product
+        self.register_buffer("index", computed.index, persistent=False)
+        self.register_buffer("bias", computed.bias, persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = select_features(self.product.without_epilogue(x), self.index)
+        return y if self.bias is None else y + self.bias.to(y.dtype)
 
 
 aten = torch.ops.aten
@@ -476,10 +495,10 @@ def place_quantizations(graph: fx.Graph, modules: Mapping[str, nn.Module]) -> di
 
 
 def _is_attention(node: fx.Node) -> bool:
-    """Whether a node is the output of scaled_dot_product_attention, or a view of it."""
+    """Whether a node is the output of scaled_dot_product_attention or our kernel, or a view of it."""
     while node.target in VIEWS:
         node = node.all_input_nodes[0]
-    return "scaled_dot_product" in str(node.target)
+    return "scaled_dot_product" in str(node.target) or str(node.target).startswith("attention_")
 
 
 # Hidden features between two products, in chunks of rows that stay in L2: memory is neither written nor read for them, but few

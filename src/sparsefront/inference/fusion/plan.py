@@ -24,12 +24,14 @@ class BlockPlan:
         layout: of its residual stream, one of LAYOUTS.
         kernels: names of a product's Linears, joined by "+" -> its kernel.
         hidden_bytes: as in `FusedBlock`.
+        attention: whether our kernel computes attention, in this layout.
         fuses_cached: as in `BlockReport`.
     """
 
     layout: str
     kernels: dict[str, str]
     hidden_bytes: int | None = None
+    attention: bool = False
     fuses_cached: bool = True
 
 
@@ -212,6 +214,7 @@ class BlockReport:
         norm_launches: launches of these norms, "cuda_rows" for row-major ones; empty where plain PyTorch runs them.
         quantization_error: of a low-precision block's output against the block with masked dense weights.
         hidden_bytes: as in `FusedBlock`.
+        attention: whether our kernel computes attention, in this layout.
         fuses_cached: whether calls of one token with a static cache run a graph, where the block has one for them; else its
             original code, which was faster.
     """
@@ -224,19 +227,21 @@ class BlockReport:
     norm_launches: tuple[str, ...] = ()
     quantization_error: float | None = None
     hidden_bytes: int | None = None
+    attention: bool = False
     fuses_cached: bool = True
 
     @property
     def plan(self) -> BlockPlan:
         """The choices of this block; keys are names in the network."""
         kernels = {"+".join(product.layers): product.kernel for product in self.products}
-        return BlockPlan(self.layout, kernels, self.hidden_bytes, self.fuses_cached)
+        return BlockPlan(self.layout, kernels, self.hidden_bytes, self.attention, self.fuses_cached)
 
     def describe(self) -> str:
         norms = f"{self.norms} norms" + f" ({self.residual_norms} add the residual)" * (self.residual_norms > 0)
         norms += f" by {', '.join(dict.fromkeys(self.norm_launches))}" * bool(self.norm_launches)
         chunks = [] if self.hidden_bytes is None else [f"hidden features by {self.hidden_bytes} bytes"]
-        return f"{self.layout}: " + "; ".join([*(product.describe() for product in self.products), norms, *chunks])
+        other = ["attention by our kernel"] * self.attention + chunks
+        return f"{self.layout}: " + "; ".join([*(product.describe() for product in self.products), norms, *other])
 
 
 @dataclass(frozen=True)

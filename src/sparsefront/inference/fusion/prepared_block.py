@@ -1,9 +1,8 @@
 """Find a block's products in its graph; equal blocks are captured once."""
 
 import math
-from collections.abc import Container, Hashable, Iterable, Mapping
+from collections.abc import Container, Hashable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from sparsefront_kernels import SparseFormat
@@ -11,8 +10,9 @@ from sparsefront_kernels.blocked.format import BlockedFormat
 from sparsefront_kernels.blocked_2_4.format import Blocked24Format
 from sparsefront_kernels.epilogue import ACTIVATIONS
 from sparsefront_kernels.gathered.format import GatheredFormat
-from torch import Tensor, fx, nn
+from torch import Tensor, nn
 
+from sparsefront.inference.fusion.attention import ComputedOutputs, find_attentions, value_projection
 from sparsefront.inference.fusion.calls import BlockCall, Key, Unfusable, call_key, call_tensors
 from sparsefront.inference.fusion.capture import Captured, capture, plain_attributes, skeleton, structure
 from sparsefront.inference.fusion.plan import ALL_PARTS, FusionParts
@@ -30,113 +30,11 @@ from sparsefront.inference.fusion.sites import (
     merge_candidates,
     merge_sites,
     outputs_in_tiles,
-    read_name,
     rebuild,
     store_tiles,
 )
 from sparsefront.models.recurrent import GateLinear
 from sparsefront.networks import has_forward_hooks
-
-# Constant features of the value projection.
-#
-# A fully pruned output of the value projection equals its bias for every token. Attention averages values over tokens with
-# weights that sum to one, so that the feature still equals that bias after attention.
-
-TOLERANCE = 1e-4
-SIZES = (2, 3, 5, 7, 11)  # for the free sizes of a graph, in order of appearance
-
-
-def value_projection(
-    reader: ProductSite, sites: Iterable[ProductSite], kept: Mapping[str, Tensor]
-) -> ProductSite | None:
-    """The Linear whose output features reach the reader only averaged over tokens, not mixed with each other; or None.
-
-    Found by running the operators in between on small random tensors: constant features must arrive unchanged and in
-    order, and noise in some features must not affect others.
-
-    Args:
-        reader: a product after attention.
-        sites: Linears of the block, not joined.
-        kept: name -> parameters of the block outside of Linears.
-    """
-    if len(reader.layers) != 1 or is_feature_major(reader.x):
-        return None
-    before = _linears_before(reader.x)
-    for site in sites:
-        linear = site.linears[0]
-        if linear not in before or site.out is not linear:
-            continue
-        try:
-            if _passes_constants(reader.x, linear, before, kept):
-                return site
-        except Exception:  # operators that fail on small tensors are not known to preserve constants
-            continue
-    return None
-
-
-def _passes_constants(end: fx.Node, value: fx.Node, linears: set[fx.Node], kept: Mapping[str, Tensor]) -> bool:
-    generator = torch.Generator().manual_seed(0)
-    sizes: dict[str, int] = {}
-    known = {
-        node: torch.randn(_shape(node, sizes), generator=generator)
-        for node in sorted(linears, key=lambda node: node.name)
-    }
-    features = known[value].shape[-1]
-    known[value] = torch.arange(1.0, features + 1).expand(known[value].shape)
-    constant = torch.arange(1.0, features + 1)
-    arrived = _run(end, dict(known), sizes, kept)
-    if arrived.shape[-1] != features or not torch.allclose(arrived, constant.expand(arrived.shape), rtol=TOLERANCE):
-        return False
-    noisy = torch.rand(features, generator=generator) < 0.5
-    known[value] = torch.where(noisy, torch.randn(known[value].shape, generator=generator), known[value])
-    arrived = _run(end, dict(known), sizes, kept)[..., ~noisy]
-    return torch.allclose(arrived, constant[~noisy].expand(arrived.shape), rtol=TOLERANCE)
-
-
-def _run(node: fx.Node, known: dict[fx.Node, Any], sizes: dict[str, int], kept: Mapping[str, Tensor]) -> Any:
-    """Evaluate a node recursively; `known` caches results."""
-    if node not in known:
-        if node.op == "placeholder":
-            value = node.meta["val"]
-            known[node] = torch.ones(_shape(node, sizes), dtype=value.dtype)
-            if value.is_floating_point():
-                known[node].zero_()  # an additive mask that masks nothing, as a bool mask of ones
-        elif node.op == "get_attr":
-            known[node] = kept[read_name(node)].detach().float().cpu()
-        else:
-            args, kwargs = fx.map_arg((node.args, dict(node.kwargs)), lambda part: _run(part, known, sizes, kept))
-            assert callable(node.target)
-            known[node] = node.target(*args, **kwargs)
-    return known[node]
-
-
-def _shape(node: fx.Node, sizes: dict[str, int]) -> tuple[int, ...]:
-    """The node's shape with numbers from SIZES for free sizes."""
-    shape = []
-    for size in node.meta["val"].shape:
-        name = str(size)
-        if not name.isdigit():
-            sizes.setdefault(name, SIZES[len(sizes)])
-        shape.append(int(name) if name.isdigit() else sizes[name])
-    return tuple(shape)
-
-
-def _linears_before(node: fx.Node) -> set[fx.Node]:
-    """The nearest Linears upstream of a node."""
-    linears: set[fx.Node] = set()
-    seen: set[fx.Node] = set()
-    pending = [node]
-    while pending:
-        current = pending.pop()
-        if current in seen:
-            continue
-        seen.add(current)
-        if current.target is torch.ops.aten.linear.default:
-            linears.add(current)
-        else:
-            pending.extend(current.all_input_nodes)
-    return linears
-
 
 # Removal of hidden features without weights between two products.
 
@@ -167,6 +65,21 @@ def compact_hidden(
     except ValueError:  # groups of the format would be split
         return None
     return smaller_up, replace(smaller_down, bias=fold_bias(down, _constants(up, activation), ~read))
+
+
+def compute_only_with_weights(weight: ProductWeight) -> tuple[ProductWeight, Tensor | None]:
+    """The product without outputs that have no weights, and bool [N], those that it computes; None: all, if few would vanish."""
+    if weight.mask is None or weight.family not in INDEXED_FAMILIES:
+        return weight, None
+    computes = _whole_units(weight.mask.any(1), _block(weight, 0))
+    if isinstance(weight.stored, GatheredFormat):
+        computes[outputs_in_tiles(weight.stored)] = True  # pruned outputs fill tiles of joined Linears
+    if not computes.any() or (~computes).sum() < WORTH_IT * computes.numel():
+        return weight, None
+    try:
+        return _rows(weight, computes), computes
+    except ValueError:  # groups of the format would be split
+        return weight, None
 
 
 def drop_constant_inputs(value: ProductWeight, reader: ProductWeight) -> tuple[ProductWeight, int] | None:
@@ -270,6 +183,7 @@ class ProductSpec:
         density: of its original Linears.
         vanished_inputs: number of hidden features removed, and of constant inputs that it no longer reads.
         vanished_outputs: number of hidden features removed.
+        feeds_attention, reads_attention: whether attention that our kernel can compute reads all of Y, or gives X.
     """
 
     weight: ProductWeight
@@ -281,6 +195,25 @@ class ProductSpec:
     density: float
     vanished_inputs: int = 0
     vanished_outputs: int = 0
+    feeds_attention: bool = False
+    reads_attention: bool = False
+
+    def beside_attention(self, *, compact: bool) -> tuple["ProductSpec", ComputedOutputs | None]:
+        """The product in a block whose attention is feature-major too, and what it leaves to attention, if that reads it.
+
+        Args:
+            compact: whether to compute only outputs that have weights.
+        """
+        if not self.feeds_attention:
+            return replace(self, x_stream=self.x_stream or self.reads_attention), None
+        weight, computes = compute_only_with_weights(self.weight) if compact else (self.weight, None)
+        count = len(self.weight.weight)
+        if computes is None:
+            computes = torch.ones(count, dtype=torch.bool, device=weight.weight.device)
+        index = torch.where(computes, computes.cumsum(0) - 1, -1).int()
+        vanished = self.vanished_outputs + count - len(weight.weight)
+        spec = replace(self, weight=replace(weight, bias=None), y_stream=True, vanished_outputs=vanished)
+        return spec, ComputedOutputs(index, self.weight.bias)
 
     def without_residual(self, *, with_bias: bool) -> "ProductSpec":
         """The product without its residual, which the norm adds; without `with_bias` the norm adds the bias, too."""
@@ -297,6 +230,7 @@ class PreparedBlock:
         key, captured: the observed call and its graph.
         specs: its products, in graph order.
         kept: name -> other parameters and buffers.
+        has_attention: whether our kernel can compute its attention.
     """
 
     bare: nn.Module
@@ -304,6 +238,24 @@ class PreparedBlock:
     captured: Captured
     specs: list[ProductSpec]
     kept: dict[str, Tensor]
+    has_attention: bool
+
+    def around_attention(
+        self, block: str, *, compact: bool
+    ) -> tuple["PreparedBlock", dict[tuple[str, ...], ComputedOutputs]]:
+        """The block with feature-major attention, and names in the block of a product's Linears -> what it leaves to attention.
+
+        Args:
+            block: its name.
+            compact: as in `ProductSpec.beside_attention`.
+        """
+        pairs = [spec.beside_attention(compact=compact) for spec in self.specs]
+        computed = {
+            tuple(name.removeprefix(f"{block}.") for name in spec.weight.layers): outputs
+            for spec, outputs in pairs
+            if outputs is not None
+        }
+        return replace(self, specs=[spec for spec, _ in pairs]), computed
 
 
 def prepare_block(
@@ -353,10 +305,19 @@ def prepare_block(
         smaller = compact_hidden(current[up.layers], current[down.layers], up.activation)
         if smaller is not None:
             current[up.layers], current[down.layers] = smaller
+    device = next(iter(weights.values())).weight.device
+    attentions = find_attentions(captured.graph, sites, other_tensors, device)
+    read, results = {layer for one in attentions for layer in one.layers}, {one.out for one in attentions}
     specs = [
-        _spec(site, original[site.layers], current[site.layers], constants.get(site.layers, 0)) for site, _ in chosen
+        replace(
+            _spec(site, original[site.layers], current[site.layers], constants.get(site.layers, 0)),
+            feeds_attention=read.issuperset(site.layers),
+            reads_attention=site.x in results,
+        )
+        for site, _ in chosen
     ]
-    return PreparedBlock(bare, key, captured, specs, other_tensors)
+    complete = read == {layer for site, _ in chosen if read & set(site.layers) for layer in site.layers}
+    return PreparedBlock(bare, key, captured, specs, other_tensors, bool(attentions) and complete)
 
 
 def _with_merges(

@@ -1,0 +1,98 @@
+"""Hooks by which a masked network computes what the narrower one will: norms over the units that are left, and dense layers
+that read these alone. Pruned features hold biases and embeddings that the masks do not reach, and nothing reads them.
+"""
+
+import copy
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sparsefront.masks.weight_view import as_matrix
+from sparsefront.networks import PrunableLayer
+from sparsefront.patterns.ties import Tie
+from sparsefront.patterns.width import units_left
+
+
+class _Hook:
+    of_units = True
+
+
+@dataclass(eq=False)
+class NormOverUnits(_Hook):
+    """Replaces the output of a norm: statistics over these units, and zeros in the others.
+
+    Args:
+        units: indices of those that are left.
+        dim: of them in the input, counted from the end.
+    """
+
+    units: Tensor
+    dim: int
+
+    def __call__(self, norm: Any, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        (x,) = args
+        units = self.units = self.units.to(x.device)
+        narrower = copy.copy(norm)
+        narrower._forward_hooks, narrower._forward_pre_hooks = {}, {}
+        narrower._parameters = {
+            name: None if own is None else own.index_select(0, units) for name, own in norm._parameters.items()
+        }
+        if hasattr(norm, "normalized_shape"):
+            narrower.normalized_shape = (len(units),)
+        y = type(norm).forward(narrower, x.index_select(self.dim, units))
+        return torch.zeros_like(output, dtype=y.dtype).index_copy(self.dim, units, y)
+
+
+@dataclass(eq=False)
+class ReadUnits(_Hook):
+    """Makes a dense layer read zeros in place of pruned units.
+
+    Args:
+        pruned: bool [units].
+        pixels: dims after the channels.
+    """
+
+    pruned: Tensor
+    pixels: int
+
+    def __call__(self, layer: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        self.pruned = self.pruned.to(args[0].device)
+        return args[0].masked_fill(self.pruned.view(-1, *[1] * self.pixels), 0.0), *args[1:]
+
+
+def hook_units(net: nn.Module, ties: Iterable[Tie], masks: Mapping[str, Tensor]) -> None:
+    """Make the network compute what it will without the units that masks prune; earlier hooks are replaced.
+
+    Args:
+        ties: those with `norms` or `parts` need hooks.
+        masks: layer -> bool, [N, K] or shaped like the weight.
+    """
+    ties = [tie for tie in ties if tie.parts or tie.norms]
+    if not ties:
+        return
+    unhook_units(net)
+    modules = dict(net.named_modules())
+    for tie in ties:
+        units = units_left(tie, {layer: as_matrix(masks[layer]) for layer in tie.layers})
+        if bool(units.all()):
+            continue
+        for name, dim in tie.norms.items():
+            modules[name].register_forward_hook(NormOverUnits(units.nonzero().flatten(), dim))
+        weights = {
+            id(modules[name.rpartition(".")[0]]._parameters.get("weight"))
+            for name, dims in tie.parts.items()
+            if 1 in dims
+        }
+        for name, layer in modules.items():  # a head may share its weight with the embedding that is named
+            if isinstance(layer, PrunableLayer) and id(layer.weight) in weights and name not in tie.inputs:
+                layer.register_forward_pre_hook(ReadUnits(~units, layer.weight.dim() - 2))
+
+
+def unhook_units(net: nn.Module) -> None:
+    for module in net.modules():
+        for hooks in (module._forward_hooks, module._forward_pre_hooks):
+            for key in [key for key, hook in hooks.items() if isinstance(hook, _Hook)]:
+                del hooks[key]
