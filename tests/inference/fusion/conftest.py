@@ -142,7 +142,7 @@ class Clock:
             assert block.feature_major == feature_major
             kind = "feature_major" if feature_major else "row_major"
             kind += "_attention" * block.has_own_attention + "_in_chunks" * (block.hidden_bytes is not None)
-        elif isinstance(block, OriginalCode):
+        elif any(isinstance(part, OriginalCode) for part in block.modules()):
             kind = "original code"
         elif any(isinstance(part, FusedBlock) for part in block.modules()):
             kind = f"row_major{'_attention' * block.block.has_own_attention}, compiled"
