@@ -16,6 +16,7 @@ from sparsefront import options
 from sparsefront.__main__ import compare
 
 ROOT = Path(__file__).parents[1]
+VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 PREBUILT = "gathered_indexed"  # a small library that several GPUs run
 PARTS = ("src", "kernels", "conf", "pyproject.toml", "README.md", "LICENSE")
 
@@ -96,9 +97,17 @@ def test_installed_package_has_a_version(installed, tmp_path):
     done = subprocess.run(
         [sys.executable, "-P", "-c", where], cwd=tmp_path, env=environment, capture_output=True, text=True
     )
-    assert done.stdout.split() == [str(installed / "sparsefront" / "__init__.py"), "0.1.0"], done.stderr
-    assert call(installed, tmp_path, "--version").stdout == "sparsefront 0.1.0\n"
+    assert done.stdout.split() == [str(installed / "sparsefront" / "__init__.py"), VERSION], done.stderr
+    assert call(installed, tmp_path, "--version").stdout == f"sparsefront {VERSION}\n"
     assert (installed / "bin" / "sparsefront").exists()
+
+
+def test_files_name_one_version():
+    assert tomllib.loads((ROOT / "kernels" / "pyproject.toml").read_text())["project"]["version"] == VERSION
+    citation, changes = ((ROOT / name).read_text() for name in ("CITATION.cff", "CHANGELOG.md"))
+    date = re.search(r"^date-released: (.+)$", citation, re.MULTILINE)[1]
+    assert f"\nversion: {VERSION}\n" in citation
+    assert re.search(r"^## (.+)$", changes, re.MULTILINE)[1] == f"{VERSION} ({date})", "of the newest section"
 
 
 def test_every_option_is_installed(installed):

@@ -152,6 +152,11 @@ class _Product:
         for name, part in format.tensors().items():
             layer.register_buffer(f"stored_{name}", part, persistent=False)
 
+    @property
+    def parts(self) -> list[Tensor]:
+        """The op's `parts`."""
+        return [getattr(self.layer, f"stored_{name}") for name in self.names]
+
     def __call__(
         self,
         x: Tensor,
@@ -162,8 +167,7 @@ class _Product:
         activation: str = "none",
         residual: Tensor | None = None,
     ) -> Tensor:
-        parts = [getattr(self.layer, f"stored_{name}") for name in self.names]
-        return stored_product(x, parts, bias, residual, activation, self.stored, self.kernel, self.transposed)
+        return stored_product(x, self.parts, bias, residual, activation, self.stored, self.kernel, self.transposed)
 
 
 @contextmanager

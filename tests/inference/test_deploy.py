@@ -2,11 +2,13 @@
 
 import gc
 import math
+import re
 import subprocess
 import sys
 import warnings
 import zipfile
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -56,11 +58,11 @@ def resnet() -> nn.Module:
 
 
 class Tagger(nn.Module):
-    """Text through an LSTM in both directions; attention_mask is not read."""
+    """Text through an LSTM or GRU in both directions; attention_mask is not read."""
 
-    def __init__(self) -> None:
+    def __init__(self, kind: type[nn.RNNBase] = nn.LSTM) -> None:
         super().__init__()
-        self.embed, self.lstm = nn.Embedding(100, 64), nn.LSTM(64, 64, bidirectional=True, batch_first=True)
+        self.embed, self.lstm = nn.Embedding(100, 64), kind(64, 64, bidirectional=True, batch_first=True)
         self.head = nn.Linear(128, 5)
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
@@ -75,6 +77,9 @@ NETWORKS = {  # name -> network, pattern, precision, constant inputs
     "bert_fp8": (bert, "n_m", "fp8", {}),
     "vit_int8": (vit, "n_m", "int8", {}),
     "lstm": (Tagger, "tile_wise", "none", {}),
+    "lstm_one_length": (Tagger, "tile_wise", "none", {}),
+    "gru": (partial(Tagger, nn.GRU), "n_m", "none", {}),
+    "lstm_dense": (Tagger, None, "none", {}),
 }
 SERVER = """
 import importlib, pkgutil, re, sys, warnings, torch, sparsefront_kernels
@@ -101,6 +106,8 @@ def swapped(name: str) -> tuple[nn.Module, dict]:
     build, pattern, precision, constants = NETWORKS[name]
     net = build().eval()
     inputs = {"x": torch.randn(4, 3, 32, 32)} if build in (vit, resnet) else tokens() | constants
+    if pattern is None:
+        return net, inputs
     settings = {"granularity": 16} if pattern in ("tile_wise", "block_wise") else {}
     masks = sf.prune(net, pattern=pattern, sparsity=0.5, example_inputs=inputs, **settings)
     assert sf.swap(net, masks, inputs, precision=precision).sparse_layer_share > 0.7
@@ -111,7 +118,7 @@ def swapped(name: str) -> tuple[nn.Module, dict]:
 def test_program_equals_network(tmp_path):
     for name in NETWORKS:
         net, inputs = swapped(name)
-        length = (1, 64) if "input_ids" in inputs and name != "lstm" else None
+        length = (1, 64) if "input_ids" in inputs and name != "lstm_one_length" else None
         record = sf.to_pt2(net, inputs, tmp_path / f"{name}.pt2", batch=(1, 32), length=length)
         assert all(kernel.endswith("_reference") for kernel in record["kernels"] if kernel != "dense_linear")
         cases = []
@@ -168,10 +175,44 @@ def test_inputs_outside_the_range(tmp_path):
         assert all(torch.equal(outputs[name], expected[name]) for name in expected)
 
 
-def test_lstm_has_one_length(tmp_path):
-    net, inputs = swapped("lstm")
-    with pytest.raises(InvalidSetting, match=r"^length=\(1, 64\): is fixed by an LSTM"):
-        sf.to_pt2(net, inputs, tmp_path / "a.pt2", length=(1, 64))
+@pytest.mark.parametrize(
+    ("layer", "why"),
+    [(partial(nn.RNN), "lstm (an RNN)"), (partial(nn.LSTM, proj_size=32), "lstm (an LSTM with projections")],
+)
+def test_networks_of_one_length(tmp_path, layer, why):
+    net = Tagger(layer).eval()
+    with pytest.raises(
+        InvalidSetting, match=rf"^length=\(1, 64\): is fixed by {re.escape(why)}.*: give None, a file a length"
+    ):
+        sf.to_pt2(net, tokens(), tmp_path / "a.pt2", length=(1, 64))
+    assert type(net.lstm) is layer.func and not list(tmp_path.iterdir())
+
+
+def branches(x: torch.Tensor) -> torch.Tensor:
+    return x.relu() if x.sum() > 0 else x
+
+
+class Branching(nn.Linear):
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return branches(super().forward(input))
+
+
+@pytest.mark.parametrize("write", [sf.to_pt2, sf.to_onnx], ids=["pt2", "onnx"])
+def test_data_dependent_flow_is_one_line(tmp_path, write, capfd):
+    net = nn.Sequential(Branching(8, 8)).train()
+    with pytest.raises(
+        InvalidSetting, match="^net=Sequential: torch.* does not take it .GuardOnDataDependentSymNode: .*"
+    ) as raised:
+        write(net, (torch.randn(2, 8),), tmp_path / f"a.{write.__name__[3:]}", batch=(1, 8))
+    assert "\n" not in str(raised.value) and capfd.readouterr() == ("", "") and not list(tmp_path.iterdir())
+
+
+def test_fused_encoder_layers_are_exported(tmp_path):
+    layer = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True)
+    net, x = nn.TransformerEncoder(layer, 2).eval(), torch.randn(2, 8, 32)
+    sf.to_pt2(net, (x,), tmp_path / "a.pt2", batch=(1, 8))
+    assert torch.backends.mha.get_fastpath_enabled()
+    torch.testing.assert_close(sparsefront_kernels.load_pt2(tmp_path / "a.pt2")(x), net(x))
 
 
 @pytest.mark.parametrize(
@@ -332,11 +373,12 @@ def test_program_equals_network_on_gpu(tmp_path, pattern, precision):
     pruned = {"pattern": "tile_wise" if lstm else pattern, "sparsity": 0.5, **settings.get(pattern, {})}
     masks = sf.prune(net, example_inputs=inputs, **pruned)
     sf.swap(net, masks, inputs, kernel="sparse", precision=precision, seconds=15)
-    limits = {"batch": (1, 32), "length": None if lstm else (1, 128)}
+    one_length = lstm and precision != "none"
+    limits = {"batch": (1, 32), "length": None if one_length else (1, 128)}
     record = sf.to_pt2(net, inputs, tmp_path / "a.pt2", **limits)
     assert record["kernels"] and not any(name.endswith("_reference") for name in record["kernels"])
     run = sparsefront_kernels.load_pt2(tmp_path / "a.pt2")
-    for batch, length in ((8, 64), (1, 64)) if lstm else ((8, 64), (1, 64), (32, 128), (3, 17)):
+    for batch, length in ((8, 64), (1, 64)) if one_length else ((8, 64), (1, 64), (32, 128), (3, 17)):
         others = {name: value.cuda() for name, value in tokens(batch, length).items()}
         with torch.inference_mode():
             outputs, expected = run(**others), net(**others)

@@ -114,6 +114,7 @@ def test_attention_is_an_op(device):
             (q, k, v, features.long(), heads, scale),
             r"features must be int32 \[3, heads \* d\], not torch.int64 \[3, 16\]",
         ),
+        ((q, k, v, features, heads, -1.0), r"scale=-1.0 must be positive"),
         ((q, k, v, features, 3, scale), "3 heads do not divide 16 features"),
         ((q, k, v, features, heads, scale, mask.half()), "mask must be bool or torch.float32, not torch.float16"),
     ):

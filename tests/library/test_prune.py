@@ -28,6 +28,15 @@ def test_weights_are_zeroed_in_place(cnn, capsys):
     )
 
 
+def test_missed_sparsity_is_said(capsys):
+    net = torch.nn.Sequential(torch.nn.Linear(32, 32), torch.nn.Linear(32, 32))
+    masks = sf.prune(net, "tile_wise", 0.5, granularity=32, layers="*")
+    zeros = 1 - sum(int(mask.sum()) for mask in masks.values()) / 2048
+    assert abs(zeros - 0.5) > 0.02 and f"{zeros:.1%} of the weights in 2 layers are zero where 50.0% was asked for" in (
+        capsys.readouterr().out
+    )
+
+
 @pytest.mark.parametrize("source", ["example_inputs", "calibration"])
 def test_order_of_the_calls_counts(cnn, source):
     images = torch.randn(2, 3, 8, 8)

@@ -65,3 +65,17 @@ def test_unusable_value_is_named(no_gpu, key, value):
     with pytest.raises(InvalidSetting) as rejected:
         Measure(**{key: value})
     assert rejected.value.key == key
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"rates": []}, r"^rates=\[\]: gives mode=serve"),
+        ({"rates": [0.0]}, r"^rates=\[0.0\]: must be greater than 0"),
+        ({"rates": [50.0, 50.0]}, r"^rates=\[50.0, 50.0\]: names a value twice"),
+        ({"rates": [50.0, 5.0]}, "^serve_seconds=10.0: is at least 20 for 5 requests/s: a p99 needs 100 requests"),
+    ],
+)
+def test_unusable_serving_is_named(changes, message):
+    with pytest.raises(InvalidSetting, match=message):
+        Measure(mode="serve", **changes)

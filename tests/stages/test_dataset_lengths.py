@@ -86,7 +86,7 @@ def test_unpadded_batches_are_timed_by_tokens(run, texts):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["measure.mode=serve", "measure.rates=[5]"], "^inference.unpadded=True: is not of measure.mode=serve"),
+        (["measure.mode=serve", "measure.rates=[50]"], "^inference.unpadded=True: is not of measure.mode=serve"),
         (["model=vit_small", "dataset=digits"], "^inference.unpadded=True: is for text; digits holds images"),
         (["inference.unpadded=1"], "^inference.unpadded=1: must be a valid boolean"),
     ],

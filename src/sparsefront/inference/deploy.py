@@ -2,13 +2,15 @@
 
 import importlib.util
 import inspect
+import io
 import json
 import logging
 import math
+import os
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, redirect_stderr
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -23,12 +25,13 @@ from torch import Tensor, nn
 
 from sparsefront.artifacts.durable import whole_file
 from sparsefront.errors import InvalidSetting, failure_reason
+from sparsefront.inference.network_modules import replace_module
 from sparsefront.masks.weight_view import as_matrix
 from sparsefront.measure.correctness import floating_tensors, network_error_limit, output_error, product_error_limit
 from sparsefront.measure.timers import time_layer
-from sparsefront.models.recurrent import SplitLSTM
+from sparsefront.models.recurrent import SplitGRU, SplitLSTM, unsplit_reason
 from sparsefront.models.unpadded import is_unpadded
-from sparsefront.networks import restore_on_error, unwrap
+from sparsefront.networks import restore_on_error, snapshot_modules, unwrap
 from sparsefront.options import require_package
 from sparsefront.tasks.plain_task import device_of, inputs_in_words, name_inputs_on, require_network
 
@@ -122,13 +125,61 @@ def _dims(
 
 
 @contextmanager
-def _blame(words: str) -> Iterator[None]:
+def _blame(net: nn.Module, words: str) -> Iterator[None]:
+    """Context of a tracer: its errors, of any kind and often pages long, are one line; its logs only appear with TORCH_LOGS."""
     try:
-        yield
+        with ExitStack() as quiet:
+            if "TORCH_LOGS" not in os.environ:
+                quiet.enter_context(warnings.catch_warnings())
+                warnings.simplefilter("ignore")
+                quiet.enter_context(redirect_stderr(io.StringIO()))  # tracers print graphs
+                quiet.callback(logging.disable, logging.root.manager.disable)
+                logging.disable(logging.ERROR)
+            yield
     except InvalidSetting:
         raise
-    except Exception as error:  # of a tracer: any kind, and often pages long
-        raise InvalidSetting("net", "given", f"{words} ({failure_reason(error)})") from error
+    except Exception as error:
+        of_onnx = type(error).__module__.startswith("torch.onnx")  # it wraps the reason in advice for its own steps
+        reason = failure_reason((error.__cause__ if of_onnx else None) or error)
+        raise InvalidSetting("net", type(net).__name__, f"{words} ({reason})") from error
+
+
+@contextmanager
+def _without_fast_path() -> Iterator[None]:
+    """Context without PyTorch's fused encoder layers, whose outputs differ by rounding; only some traces have them."""
+    enabled = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(enabled)
+
+
+@contextmanager
+def _any_length(net: nn.Module, length: tuple[int, int] | None) -> Iterator[None]:
+    """Context in which LSTMs and GRUs are traced for any length, if one is given; the network is unchanged afterwards.
+
+    Raises:
+        InvalidSetting: a recurrent module of another kind.
+    """
+    restore = snapshot_modules(net)
+    try:
+        for name, layer in list(net.named_modules()) if length is not None else ():
+            if isinstance(layer, nn.RNNBase):
+                why = unsplit_reason(layer) if isinstance(layer, nn.LSTM | nn.GRU) else f"an {type(layer).__name__}"
+                if why is not None:
+                    raise InvalidSetting("length", length, f"is fixed by {name} ({why}): give None, a file a length")
+                split = SplitLSTM(layer) if isinstance(layer, nn.LSTM) else SplitGRU(layer)  # type: ignore[arg-type]
+                replace_module(net, layer, split)
+                layer = split
+            if isinstance(layer, SplitLSTM):
+                steps = [layer.get_submodule(f"hh{suffix}") for suffix in layer.suffixes]
+                if any(getattr(product, "precision", "none") != "none" for product in steps):
+                    raise InvalidSetting("length", length, f"is fixed by {name} (steps in low precision): give None")
+                layer.takes_any_length = True
+        yield
+    finally:
+        restore()
 
 
 def _path(path: Path | str, suffix: str) -> Path:
@@ -235,7 +286,8 @@ def to_pt2(
         run = sparsefront_kernels.load_pt2("model.pt2")
         outputs = run(input_ids=..., attention_mask=...)
 
-    Outputs equal those of `net` to the digit: each layer keeps its kernel, which packs the stored weight when it first runs.
+    Outputs equal those of `net` to the digit (on a CPU and compiled: up to rounding): each layer keeps its kernel, which packs
+    the stored weight when it first runs.
     Tensors of the output come back in dicts and tuples; anything else, such as a cache, is left out.
 
     Args:
@@ -243,7 +295,7 @@ def to_pt2(
         example_inputs: as for `sf.swap`; values that are no tensors become constants.
         path: the file, *.pt2; replaced if it exists.
         batch: (least, most) size of dimension 0 that the file accepts; None: the example's alone.
-        length: the same of dimension 1, for inputs of tokens; None for a swapped LSTM, whose steps are written out.
+        length: the same of dimension 1, for inputs of tokens; without it the steps of an LSTM or GRU are written out.
         compiled: whether to compile it with AOTInductor, for this device and this release of torch.
         kernels_by_rows: whether 16-bit layers take, at other numbers of rows within the ranges, the kernel of their format that
             is fastest there, timed now (on a GPU); outputs of such sizes differ from the network's by rounding.
@@ -256,10 +308,6 @@ def to_pt2(
     """
     net, path = unwrap(net), _path(path, ".pt2")
     require_network(net)
-    if length is not None and any(isinstance(layer, SplitLSTM) for layer in net.modules()):
-        raise InvalidSetting(
-            "length", length, "is fixed by an LSTM, whose steps are written out: give None, a file a length"
-        )
     inputs = name_inputs_on(net, example_inputs)
     dims = _dims(net, inputs, batch, length)
     tensors = {name: value.contiguous() for name, value in inputs.items() if isinstance(value, Tensor)}
@@ -273,25 +321,26 @@ def to_pt2(
         )
         kernels = choose_by_rows(net, lambda: traced(**tensors), factors)
         record["kernels_by_rows"] = sorted(set(kernels.values()))
-    with restore_on_error(net), torch.no_grad(), store_products(net, kernels):
-        with _blame("torch.export does not take it"):
+    with _any_length(net, length), _without_fast_path(), torch.no_grad(), store_products(net, kernels):
+        with _blame(net, "torch.export does not take it"):
             program = torch.export.export(
                 traced, (), tensors, dynamic_shapes={name: dims[name] or None for name in tensors}
             )
-    with torch.inference_mode():
+    with _without_fast_path(), torch.inference_mode():
         expected = floating_tensors(traced(**tensors))
-    text = json.dumps(record)
+    text, does = json.dumps(record), "AOTInductor does not compile it" if compiled else "torch.export does not save it"
     with whole_file(path) as file:
-        if compiled:
-            with _blame("AOTInductor does not compile it"):
+        with _blame(net, does):
+            if compiled:
                 settings = {"aot_inductor.metadata": {RECORD: text}}
                 torch._inductor.aoti_compile_and_package(program, package_path=str(file), inductor_configs=settings)
-        else:
-            torch.export.save(program, file, extra_files={RECORD: text})
+            else:
+                torch.export.save(program, file, extra_files={RECORD: text})
         with torch.inference_mode():
             outputs = floating_tensors(sparsefront_kernels.load_pt2(file)(**tensors))
         exact = all(map(torch.equal, outputs, expected))
-        if not exact and not (compiled and output_error(outputs, expected) <= network_error_limit(net)):
+        rounds = compiled or device_of(net).type == "cpu"  # whose products depend on the alignment of weights in memory
+        if not exact and not (rounds and output_error(outputs, expected) <= network_error_limit(net)):
             raise RuntimeError(f"{path}: the program's outputs differ from the network's; nothing is written")
     return record
 
@@ -340,9 +389,9 @@ def to_onnx(
     dims = _dims(net, inputs, batch, length)
     tensors = {name: value for name, value in inputs.items() if isinstance(value, Tensor)}
     record = _record(net, tensors, dims) | {"opset": opset}
-    traced = _Traced(net.eval(), inputs)
-    with restore_on_error(net), torch.no_grad(), _blame("torch.onnx does not take it"), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    traced = _Traced(net, inputs)
+    with restore_on_error(net), torch.no_grad(), _blame(net, "torch.onnx does not take it"):
+        net.eval()
         shapes = {name: dims[name] or None for name in tensors}
         settings: dict[str, Any] = {"opset_version": opset, "dynamo": True, "verbose": False, "external_data": False}
         program = torch.onnx.export(traced, (), kwargs=tensors, dynamic_shapes=shapes, **settings)
@@ -352,7 +401,9 @@ def to_onnx(
     with whole_file(path) as file:
         program.save(file)
         if importlib.util.find_spec("onnxruntime") is not None:
-            error = output_error(run_onnx(file, tensors), expected)
+            with _blame(net, "onnxruntime does not run what torch.onnx makes of it"):
+                outputs = run_onnx(file, tensors)
+            error = output_error(outputs, expected)
             if not error <= ONNX_ERROR_LIMIT:
                 raise RuntimeError(f"{path}: onnxruntime's outputs differ by {error:.1e}; nothing is written")
     return record

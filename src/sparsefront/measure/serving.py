@@ -9,7 +9,7 @@ import random
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import mean, quantiles
 from typing import Any
@@ -21,12 +21,12 @@ from sparsefront.gpu import energy_counter, exclusive, share_gpu
 from sparsefront.measure.execution_mode import call_in_mode
 from sparsefront.measure.fastest import Execution
 from sparsefront.measure.problems import LENGTH_MULTIPLE, TOKENS
-from sparsefront.measure.settings import Measure
+from sparsefront.measure.settings import FEWEST_REQUESTS, Measure
+from sparsefront.progress import counted
 
 log = logging.getLogger(__name__)
 GIVE_UP = 10.0  # a server is overloaded once a request waited for this many p99 targets, and for at least a second
 IDLE_S, STEADY_S = 1.0, 2.0  # of the energy counter, which advances every few dozen milliseconds
-FEWEST_REQUESTS = 100  # below which a p99 is the slowest request
 
 
 @dataclass(frozen=True)
@@ -51,22 +51,21 @@ class Served:
     not_reached: str | None = None
 
 
-def poisson(rate: float, seconds: float, lengths: Sequence[int | None], seed: int) -> list[Request]:
-    """Requests of an open loop.
+def poisson(rate: float, seconds: float, lengths: Sequence[int | None], seed: int) -> Iterator[Request]:
+    """Requests of an open loop, drawn as they are needed: at a rate out of reach most never are.
 
     Args:
         rate: requests per second on average.
         lengths: of the data's samples, drawn from.
     """
-    draw, at, requests = random.Random(seed), 0.0, []
+    draw, at = random.Random(seed), 0.0
     while (at := at + draw.expovariate(rate)) < seconds:
-        requests.append(Request(at, draw.choice(lengths)))
-    return requests
+        yield Request(at, draw.choice(lengths))
 
 
 def serve(
     run: Callable[[Sequence[Request]], Any],
-    requests: Sequence[Request],
+    requests: Iterable[Request],
     *,
     rate: float,
     largest_batch: int,
@@ -84,7 +83,8 @@ def serve(
     changed = threading.Condition()
     latencies: list[float] = []
     batches: list[int] = []
-    state: dict[str, Any] = {"closed": False, "error": None, "overloaded": False}
+    state: dict[str, Any] = {"closed": False, "error": None, "overloaded": None}
+    arrived = 0
     start = time.perf_counter()
 
     def now() -> float:
@@ -97,7 +97,7 @@ def serve(
                 latencies.extend(now() - request.arrival_s for request in batch)
                 batches.append(len(batch))
                 if latencies[-len(batch)] > give_up_s:
-                    state["overloaded"] = True
+                    state["overloaded"] = latencies[-len(batch)]
                     return
         except BaseException as error:  # raised again in the caller's thread
             state["error"] = error
@@ -123,20 +123,21 @@ def serve(
         with changed:
             queue.append(request)
             changed.notify()
+        arrived += 1
     with changed:
         state["closed"] = True
         changed.notify()
     thread.join()
     if state["error"] is not None:
         raise state["error"]
-    if state["overloaded"]:
-        why = f"the queue grew: a request waited {latencies[-1] * 1e3:.0f} ms, {len(queue)} were left"
-        return Served(rate, len(requests), not_reached=why)
-    if len(latencies) < FEWEST_REQUESTS:
-        why = f"{len(latencies)} requests are too few for a p99: at least {FEWEST_REQUESTS}"
-        return Served(rate, len(requests), not_reached=why)
+    if state["overloaded"] is not None:
+        why = f"the queue grew: a request waited {state['overloaded'] * 1e3:.0f} ms, {len(queue)} were left"
+        return Served(rate, arrived, not_reached=why)
+    if arrived < FEWEST_REQUESTS:
+        why = f"{counted(arrived, 'request')} of {FEWEST_REQUESTS} that a p99 needs: raise measure.serve_seconds"
+        return Served(rate, arrived, not_reached=why)
     cuts = [1e3 * cut for cut in quantiles(latencies, n=100)]
-    return Served(rate, len(requests), cuts[49], cuts[94], cuts[98], len(latencies) / now(), mean(batches))
+    return Served(rate, arrived, cuts[49], cuts[94], cuts[98], len(latencies) / now(), mean(batches))
 
 
 def serve_networks(
@@ -166,13 +167,12 @@ def serve_networks(
             energy = joules(run.call_largest, device)
         sides[side] = {"execution_mode": run.mode, "samples_of_energy": run.rows[-1], **energy, "rates": []}
     for rate in settings.rates:
-        requests = poisson(rate, settings.serve_seconds, lengths, seed=0)
         for side, run in runs.items():
             log.info("measure: serving %s at %g requests/s for %g s", side, rate, settings.serve_seconds)
             with exclusive(device):
                 served = serve(
                     run,
-                    requests,
+                    poisson(rate, settings.serve_seconds, lengths, seed=0),
                     rate=rate,
                     largest_batch=run.rows[-1],
                     wait_s=settings.wait_ms / 1e3,

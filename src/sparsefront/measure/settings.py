@@ -39,6 +39,9 @@ FUSED_GRAPH, PATCH_PRODUCT = "fused_graph", "patch_product"
 VARIANTS = ("folded_batch_norm", "fused_epilogue", PATCH_PRODUCT, "fused_qkv", "channels_last", FUSED_GRAPH, *BACKENDS)
 
 
+FEWEST_REQUESTS = 100  # below which a p99 is the slowest request
+
+
 def require_cache(prompt_length: int, cache_length: int, key: str) -> None:
     """Raise InvalidSetting where the cache has no room for a token after the prompt."""
     if cache_length <= prompt_length:
@@ -140,6 +143,11 @@ class Measure:
             raise InvalidSetting("rates", self.rates, allowed)
         if self.mode == "serve" and not self.latency:
             raise InvalidSetting("latency", self.latency, "times nothing: true with mode=serve")
+        self._check_swept("rates", self.rates)
+        for rate in self.rates:
+            if rate * self.serve_seconds < FEWEST_REQUESTS:
+                least = f"{FEWEST_REQUESTS / rate:g} for {rate:g} requests/s: a p99 needs {FEWEST_REQUESTS} requests"
+                raise InvalidSetting("serve_seconds", self.serve_seconds, f"is at least {least}")
         if self.mode != "decode":
             if self.cache_length is not None:
                 raise InvalidSetting("cache_length", self.cache_length, "is of mode=decode: leave it null")
@@ -164,7 +172,7 @@ class Measure:
         above = -(-(prompt_length + 1) // CACHE_MULTIPLE) * CACHE_MULTIPLE
         return above if self.cache_length is None else self.cache_length
 
-    def _check_swept(self, key: str, values: Sequence[int | str | None]) -> None:
+    def _check_swept(self, key: str, values: Sequence[float | str | None]) -> None:
         if len(set(values)) < len(values):
             raise InvalidSetting(key, getattr(self, key), "names a value twice")
 

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, TypeVar
 
 import torch
 import torch.nn.functional as F
-from sparsefront_kernels.recurrent import lstm_gates
+from sparsefront_kernels.recurrent import lstm_gates, recurrent_operator, recurrent_steps, run_steps, weight_of_steps
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
@@ -24,14 +24,6 @@ T = TypeVar("T")
 
 class GateLinear(nn.Linear):
     """The weight [4H, K] of an LSTM's input, forget, cell and output gates, or [3H, K] of a GRU's reset, update and new."""
-
-
-def gru_gates(from_input: Tensor, from_state: Tensor, h: Tensor) -> State:
-    """As `lstm_gates`, of a GRU: products [B, 3H] and h [B, H]."""
-    (reset, update, new), (of_reset, of_update, of_new) = from_input.chunk(3, -1), from_state.chunk(3, -1)
-    update = (update + of_update).sigmoid()
-    new = (new + (reset + of_reset).sigmoid() * of_new).tanh()
-    return ((1 - update) * new + update * h,)
 
 
 def unsplit_reason(packed: nn.LSTM | nn.GRU) -> str | None:
@@ -59,12 +51,14 @@ class SplitLSTM(nn.Module):
     Attributes:
         packed_type: what it replaces.
         operator: of that.
-        gates: the new state after the products of a step.
+        kind: lstm or gru.
+        takes_any_length: whether a program traced from it takes other lengths: its steps are one op. Sequences are not packed.
     """
 
     packed_type: ClassVar[type[nn.RNNBase]] = nn.LSTM
     operator: ClassVar[Any] = staticmethod(torch.lstm)
-    gates: ClassVar[Any] = staticmethod(lstm_gates)
+    kind: ClassVar[str] = "lstm"
+    takes_any_length = False
 
     def __init__(self, packed: nn.LSTM | nn.GRU) -> None:
         super().__init__()
@@ -130,6 +124,10 @@ class SplitLSTM(nn.Module):
         apart = weights[0].untyped_storage()._cdata != weights[-1].untyped_storage()._cdata
         if apart and x.is_cuda and not torch.cuda.is_current_stream_capturing():
             self.flatten_parameters()  # a copied network has separate allocations
+        if self.takes_any_length:
+            shape = self.bias, self.num_layers, self.bidirectional, self.batch_first
+            outputs: Sequence[Tensor] = recurrent_operator(x, hx, weights, *shape, self.kind)
+            return outputs
         settings = self.bias, self.num_layers, self.dropout, self.training, self.bidirectional
         state = hx if self.packed_type is nn.LSTM else hx[0]
         arguments = (x, state, weights) if sizes is None else (x, sizes, state, weights)
@@ -174,22 +172,12 @@ class SplitLSTM(nn.Module):
             bias = None if product.bias is None else _cast(product.bias)
             product = partial(F.linear, weight=_cast(product.weight), bias=bias)
         state = state[0].to(from_inputs.dtype), *(_state_of_cells(c, from_inputs) for c in state[1:])
-        turned = None if whole is None else state[0].t().contiguous()
-        state = state if whole is None else tuple(part.contiguous() for part in state)
-        steps = range(len(from_inputs))
-        outputs = [state[0]] * len(steps)
-        by_step = from_inputs.unbind()
-        for step in reversed(steps) if suffix.endswith("_reverse") else steps:
-            if whole is None:
-                new = self.gates(by_step[step], product(state[0]), state[-1])
-            else:
-                new_h, new_turned, new_c = whole(by_step[step], turned, state[-1])
-                turned = new_turned if real is None else torch.where(real[step], new_turned, turned)
-                new = new_h, new_c
-            if real is not None:
-                new = tuple(torch.where(real[step, :, None], *pair) for pair in zip(new, state, strict=True))
-            state = new
-            outputs[step] = state[0]
+        reverse = suffix.endswith("_reverse")
+        if self.takes_any_length:
+            weight = weight_of_steps(getattr(self, f"hh{suffix}"))
+            y, *parts = recurrent_steps(from_inputs, state, *weight, self.kind, reverse)
+            return y.transpose(0, 1) if self.batch_first else y, tuple(parts)
+        outputs, state = run_steps(from_inputs, state, product, self.kind, reverse=reverse, real=real, whole=whole)
         return _stack(outputs, 1 if self.batch_first else 0), state
 
     def flatten_parameters(self) -> None:
@@ -239,7 +227,7 @@ class SplitGRU(SplitLSTM):
 
     packed_type = nn.GRU
     operator = staticmethod(torch.gru)
-    gates = staticmethod(gru_gates)
+    kind = "gru"
 
     @torch._disable_dynamo
     def forward(self, input: Tensor | PackedSequence, hx: Any = None) -> tuple[Tensor | PackedSequence, Any]:

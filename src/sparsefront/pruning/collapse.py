@@ -9,6 +9,11 @@ BUDGET_KEYS = ("speedup", "latency_ms")  # settings of allocations with a budget
 MOST_MISSED = 0.02  # largest deviation at which the target still describes the network
 
 
+def has_budget(allocation: object) -> bool:
+    """Whether the allocation meets a latency or speedup, so that the sparsity is only a ceiling."""
+    return any(getattr(allocation, key, None) is not None for key in BUDGET_KEYS)
+
+
 def misses(achieved: float, target: float) -> bool:
     """Whether the achieved sparsity is so far off that the target no longer describes it."""
     return round(abs(achieved - target), 6) > MOST_MISSED

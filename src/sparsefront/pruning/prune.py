@@ -24,7 +24,7 @@ from sparsefront.patterns.width import plan_sparsities
 from sparsefront.progress import counted
 from sparsefront.pruning.block_by_block import require_chain
 from sparsefront.pruning.calibration import Batches, open_calibration, score_weights
-from sparsefront.pruning.collapse import collapse_warning
+from sparsefront.pruning.collapse import collapse_warning, has_budget, misses
 from sparsefront.pruning.layers import (
     KEEPS_ALL,
     DenseWeight,
@@ -197,7 +197,7 @@ def prune(
         log.warning("prune: %s", warning)  # immediately: the following steps may train for hours
     dense = dense_weights(net, {*masks, *ignored})
     whole = [name for name, rate in sparsities.items() if rate == 0 and first == sparsity]  # later masks may prune them
-    tell(_describe(net, masks, dense, whole))
+    tell(_describe(net, masks, dense, whole, None if has_budget(pruning.allocation) else first))
     others = {dense_weight.name: dense_weight.why for dense_weight in dense}
     return Masks(masks, pruning=pruning, spec=spec, ignored=ignored, dense=others, search=record)
 
@@ -307,8 +307,18 @@ def _by_reason(reasons: Mapping[str, str]) -> str:
     return "; ".join(f"{', '.join(names)} ({why})" for why, names in layers_of.items())
 
 
-def _describe(net: nn.Module, masks: Mapping[str, Tensor], dense: Sequence[DenseWeight], whole: Sequence[str]) -> str:
-    """One line: the sparsity of the pruned layers and of all weights, other dense weights by kind, masks that prune nothing."""
+def _describe(
+    net: nn.Module,
+    masks: Mapping[str, Tensor],
+    dense: Sequence[DenseWeight],
+    whole: Sequence[str],
+    target: float | None,
+) -> str:
+    """One line: the sparsity of the pruned layers and of all weights, other dense weights by kind, masks that prune nothing.
+
+    Args:
+        target: the requested sparsity, which is reported if the pattern's groups miss it; None: there is only a ceiling.
+    """
     once = {id(weight_of(net, name)): mask for name, mask in masks.items()}  # layers may share a weight
     pruned, total = (sum(count) for count in zip(*((int((~m).sum()), m.numel()) for m in once.values()), strict=True))
     kinds = Counter(weight.kind for weight in dense)
@@ -316,4 +326,6 @@ def _describe(net: nn.Module, masks: Mapping[str, Tensor], dense: Sequence[Dense
     if whole:
         others += f"; dense after a swap: {_by_reason(dict.fromkeys(whole, KEEPS_ALL))}"
     layers, share = counted(len(masks), "layer"), pruned / count_weights(net)
-    return f"prune: {pruned / total:.1%} of the weights in {layers} are zero, {share:.1%} of all in the network{others}"
+    missed = target is not None and misses(pruned / total, target)
+    zeros = f"are zero where {target:.1%} was asked for" if missed else "are zero"
+    return f"prune: {pruned / total:.1%} of the weights in {layers} {zeros}, {share:.1%} of all in the network{others}"

@@ -104,9 +104,22 @@ def serving_lines(results: Iterable[Result], served: Mapping[int, Serving]) -> l
     return [_line(result, served[id(result)]) for result in results if id(result) in served]
 
 
-def _line(result: Result, one: Serving) -> dict[str, str]:
+def _networks(result: Result, one: Serving) -> dict[str, Network]:
     names = {"dense": "dense", "dense_low": f"dense in {result.speed.dense_low_precision}", "sparse": "pruned"}
-    networks = {name: network for side, name in names.items() if (network := getattr(one, side)) is not None}
+    return {name: network for side, name in names.items() if (network := getattr(one, side)) is not None}
+
+
+def serving_texts(result: Result, one: Serving) -> list[str]:
+    """One line per network: requests per second within the target, latencies, energy."""
+    return [
+        f"served, {name}: {network.rate_text()} requests/s within p99 {one.p99_ms:g} ms; p50 / p95 / p99, ms: "
+        f"{network.latency_text()}; J per 1,000: {network.energy_text()}"
+        for name, network in _networks(result, one).items()
+    ]
+
+
+def _line(result: Result, one: Serving) -> dict[str, str]:
+    networks = _networks(result, one)
     unread = [network.no_energy for network in networks.values()]
     return {
         "pattern": Candidate((result,)).pattern,

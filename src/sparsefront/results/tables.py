@@ -50,6 +50,7 @@ from sparsefront.results.compare_arguments import MOST_ROWS
 from sparsefront.results.latency_table import wins_text
 from sparsefront.results.record import Result
 from sparsefront.results.run_folder import FAILURE_FILE, failure_message, overrides_command, read_overrides
+from sparsefront.results.serving import read_all_serving, serving_texts
 from sparsefront.results.statistics import (
     CHOICES,
     PICKED,
@@ -466,8 +467,11 @@ def print_run(result: Result, paths: Sequence[Path], *, checkpoint: str | None =
         print(printable(f"{run_title(result)}: {outcome_text(result)}"), where, sep="\n")
         return
     print_table(console, run_table(result))
-    print(printable(outcome_text(result)), where, sep="\n")
     folder = next((path.parent for path in paths if path.name == RESULT_FILE), None)
+    for served in read_all_serving([result], lambda _: folder).values():
+        for line in serving_texts(result, served):
+            print_text(console, line)
+    print(printable(outcome_text(result)), where, sep="\n")
     if folder:
         steps = [f"{program_command('compare')} {_short(folder.parent)}"]
         steps += [f"{program_command('verify')} {_short(folder / RESULT_FILE)}"]

@@ -18,7 +18,7 @@ from sparsefront.measure.memory import measure_sparsity
 from sparsefront.networks import load_state, remove_blocks
 from sparsefront.progress import PRUNING, counted, track_time
 from sparsefront.pruning.block_by_block import chain_of_blocks
-from sparsefront.pruning.collapse import BUDGET_KEYS, misses
+from sparsefront.pruning.collapse import has_budget, misses
 from sparsefront.pruning.make_masks import LayoutSearch
 from sparsefront.pruning.mask_spec import MASKS, MaskSpec, load_masks, save_masks
 from sparsefront.pruning.masks import Masks
@@ -132,8 +132,8 @@ def describe_miss(experiment: Experiment, net: nn.Module, masks: Masks, prunable
     """
     if experiment.pattern.takes_blocks:  # rounds to whole blocks, which was reported already
         return None
-    target, allocation = experiment.sparsity, experiment.allocation
-    if any(getattr(allocation, key, None) is not None for key in BUDGET_KEYS):
+    target = experiment.sparsity
+    if has_budget(experiment.allocation):
         return None
     achieved = measure_sparsity(net, masks, prunable)
     final, verb = achieved.layers, "are"

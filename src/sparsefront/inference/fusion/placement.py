@@ -567,7 +567,9 @@ def place_chunks(graph: fx.Graph, modules: Mapping[str, nn.Module], hidden_bytes
             copies[node] = part.node_copy(node, copies.__getitem__)
         part.output(copies[result])
         name = f"in_chunks_{len(placed)}"
-        width = 1 if isinstance(up, QuantizesOutput) else product.format.dtype.itemsize
+        width = product.format.dtype.itemsize
+        if isinstance(up, QuantizesOutput):  # in its epilogue, or in another pass over 16 bits
+            width = 1 if product.output_scales == "group128" else width + 1
         rows = max(1, hidden_bytes // (product.out_features * width * ROWS)) * ROWS
         body = fx.GraphModule(dict(modules), part)
         placed[name] = RowChunks(body, rows, feature_major=down.y_feature_major)
