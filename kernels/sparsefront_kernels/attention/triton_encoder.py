@@ -76,7 +76,7 @@ def _attend_block(
 ):
     """`largest`, `total` and `sums` with these keys too."""
     k = _load_tile(k_ptr, k_row, has_k, token, end, k_stride, FEATURE_MAJOR, WHOLE_ROWS, WHOLE_TOKENS, UNIT)
-    scores = tl.dot(q, k, input_precision="ieee") * scale
+    scores, factor = tl.dot(q, k, input_precision="ieee"), scale  # products: in units of log2 with the factor
     key = token - start
     of_sequence = (token >= start) & (token < end)
     if MASK != "none":
@@ -89,11 +89,14 @@ def _attend_block(
         else:
             bias = value.to(tl.float32)
             # the smallest bfloat16 in units of log2 would be infinite, which masks: then rows of it would be zero, not averages
-            scores += tl.where(bias == -float("inf"), bias, tl.maximum(bias, -6e37) * 1.4426950408889634)
+            scores = scores * scale + tl.where(
+                bias == -float("inf"), bias, tl.maximum(bias, -6e37) * 1.4426950408889634
+            )
+            factor = 1.0
     if not WHOLE_TOKENS:
         scores = tl.where(of_sequence[None, :], scores, -float("inf"))
-    larger = tl.maximum(largest, tl.max(scores, 1))
-    weights = tl.exp2(scores - larger[:, None])
+    larger = tl.maximum(largest, tl.max(scores, 1) * factor)
+    weights = tl.exp2(scores * factor - larger[:, None])  # one instruction before the exponential
     shrink = tl.exp2(largest - larger)
     v = _load_tile(v_ptr, v_row, has_v, token, end, v_stride, FEATURE_MAJOR, WHOLE_ROWS, WHOLE_TOKENS, UNIT)
     sums = tl.dot(weights.to(v.dtype), tl.trans(v), sums * shrink[:, None], input_precision="ieee")

@@ -227,26 +227,27 @@ class _Follow(TorchFunctionMode):
 
             def numbers(tensor: Tensor, dim: int = dim, size: int = size) -> Tensor:
                 if tensor.dtype == torch.bool or (not tensor.is_floating_point() and not self._of(tensor)):
-                    return torch.zeros(tensor.shape, dtype=tensor.dtype)  # an index
-                if self._of(tensor).get(dim) is None or tensor.shape[dim] != size:
-                    return torch.full((1,), -1).expand(tensor.shape)
-                return torch.arange(size).view(-1, *[1] * (tensor.dim() - dim - 1)).expand(tensor.shape)
+                    return torch.zeros(tensor.shape, dtype=tensor.dtype, device="cpu")  # an index
+                followed = dim in self._of(tensor) and tensor.shape[dim] == size
+                return (
+                    _numbers(tensor.shape, dim) if followed else torch.full((1,), -1, device="cpu").expand(tensor.shape)
+                )
 
             own = [self._of(tensor)[dim] for tensor in read if dim in self._of(tensor) and tensor.shape[dim] == size]
             moved = tree_leaves(func(*tree_map_only(Tensor, numbers, args), **tree_map_only(Tensor, numbers, kwargs)))
             for place, result in zip(places, moved, strict=True):
-                to = [
-                    at
-                    for at, side in enumerate(result.shape)
-                    if side == size
-                    and result.equal(torch.arange(size).view(-1, *[1] * (result.dim() - at - 1)).expand(result.shape))
-                ]
-                if to:
-                    place[to[0]] = own
-                else:
+                at = next((at for at in range(result.dim()) if result.equal(_numbers(result.shape, at))), None)
+                if at is None or result.shape[at] != size:
                     self._lost.update(dict.fromkeys(own))
+                else:
+                    place[at] = own
         for result, place in zip(made, places, strict=True):
             self._set(result, {at: joined for at, own in place.items() if (joined := self._join(*own)) is not None})
+
+
+def _numbers(shape: Sequence[int], dim: int) -> Tensor:
+    """int64 of this shape: 0, 1, ... along a dim."""
+    return torch.arange(shape[dim], device="cpu").view(-1, *[1] * (len(shape) - dim - 1)).expand(shape)
 
 
 def find_hidden_ties(net: nn.Module, layers: Iterable[str], others: Sequence[Tie]) -> list[Tie]:
