@@ -59,7 +59,7 @@ def searched(
 
 
 @pytest.mark.parametrize("fuse", [True, False])
-def test_latency_is_kept_and_every_layer_obeys_its_pattern(vit, batches, clock, fuse):
+def test_layers_obey_their_patterns_in_time(vit, batches, clock, fuse):
     net, masks = searched(vit, batches, fuse=fuse, speedup=1.6)
     found = masks.search.found
     assert found.predicted_ms <= found.budget_ms == pytest.approx(masks.search.table.dense_us / 1.6e3)
