@@ -14,6 +14,7 @@ from sparsefront.inference.fusion.cached_attention import attend_one_token
 from sparsefront.inference.fusion.fused import FusedBlock
 from sparsefront.measure.correctness import output_error
 from sparsefront.measure.decode import Decoder
+from sparsefront.measure.graph_capture import record
 from sparsefront.patterns.tile_wise import TileWise
 
 WIDTHS = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
@@ -138,9 +139,8 @@ def test_dense_steps_as_a_fused_graph(device):
         whole = net(ids).logits
         logits = graph(**token)[0]
         if device == "cuda":
-            recorded = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(recorded):
-                logits = graph(**token)[0]
+            calls = [lambda: graph(**token)[0]]
+            recorded, (logits,) = record(calls, device=torch.device(device), warmup=2, eager=True)
         for place in range(5, 8):
             token["input_ids"].copy_(ids[:, place : place + 1])
             if device == "cuda":
