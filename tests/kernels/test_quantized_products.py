@@ -9,6 +9,7 @@ import torch
 from drawn_masks import blocks, free, n_of_m, tile_wise
 from random_problems import TOLERANCE, fault_of
 from sparsefront_kernels import FORMATS, Problem, UnsupportedProblem, best_kernel, entries, entry, find
+from sparsefront_kernels.dense.low_precision import dense_int8
 from sparsefront_kernels.epilogue import with_epilogue
 from sparsefront_kernels.quantized.quantize import PRECISIONS, Quantized, dequantize, quantize
 from sparsefront_kernels.semi_structured import torchao
@@ -138,6 +139,21 @@ def test_unsupported_problems_say_why(kernel, changes, reason):
     stored = FORMATS[family].from_dense(torch.zeros(shape), torch.zeros(shape) > 0, **WEIGHTS[family][1])
     with pytest.raises(UnsupportedProblem, match=f"{kernel}: {reason}"):
         entry(kernel).require_supported(stored, problem)
+
+
+def test_exported_int8_takes_few_rows():
+    """cuBLASLt wants 17 rows, which a program adds to any number."""
+    packed = entry("dense_int8").pack(weight_of("dense"))
+
+    class Product(torch.nn.Module):
+        def forward(self, x):
+            return dense_int8(x, packed)
+
+    rows = {"x": {0: torch.export.Dim("rows", min=1, max=64)}}
+    program = torch.export.export(Product(), (torch.randn(32, K),), dynamic_shapes=rows).module()
+    for m in (1, 16, 17, 64):
+        x = torch.randn(m, K)
+        assert torch.equal(program(x), dense_int8(x, packed))
 
 
 @pytest.mark.parametrize("name", ["dense_fp8", "dense_int8"])

@@ -202,9 +202,10 @@ def launch_cached_attention(
         parts: of the cache; None: `count_parts`.
     """
     (batch, heads, d), (key_heads, length) = q.shape, keys.shape[1:3]
-    block_n, warps, stages = launch or (LAUNCH_FP32 if q.dtype == torch.float32 else LAUNCH)
-    parts = parts or count_parts(batch * key_heads, length, num_sms(q.device))
     group, block_d = heads // key_heads, max(16, triton.next_power_of_2(d))
+    block_n, warps, stages = launch or (LAUNCH_FP32 if q.dtype == torch.float32 else LAUNCH)
+    block_n = block_n // 2 if launch is None and block_d > 128 else block_n  # of an A100's shared memory, too
+    parts = parts or count_parts(batch * key_heads, length, num_sms(q.device))
     sums, totals = out, out
     if parts > 1:
         sums = torch.empty(batch * heads, parts, d, dtype=torch.float32, device=q.device)

@@ -355,15 +355,11 @@ def _inputs(net: nn.Module) -> Iterator[dict[str, Tensor] | tuple[Tensor, ...]]:
     floats: Any = next((tensor.dtype for tensor in net.parameters() if tensor.is_floating_point()), torch.float32)
     empty: Callable[..., Tensor] = partial(torch.empty, device="meta", dtype=floats)
     ids = torch.empty(2, 7, dtype=torch.long, device="meta")
-    modules = [net, *net.modules()]
+    modules = list(net.modules())
     convolutions = [module for module in modules if isinstance(module, nn.Conv2d)]
     channels = convolutions[0].in_channels if convolutions else 3
-    known = [
-        getattr(one, key, None) for one in (config, *modules) for key in ("image_size", "img_size") if one is not None
-    ]
-    known += [
-        getattr(part, "image_size", None) for part in (getattr(config, "vision_config", None),) if part is not None
-    ]
+    holders = [config, getattr(config, "vision_config", None), *modules]
+    known = [getattr(one, key, None) for one in holders for key in ("image_size", "img_size")]
     known += [  # positions of patches, after up to two tokens
         convolutions[0].stride[0] * math.isqrt(parameter.shape[1] - tokens)
         for parameter in net.parameters()

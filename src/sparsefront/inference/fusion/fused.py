@@ -165,7 +165,9 @@ class FusedBlock(nn.Module):
         modules |= place_quantizations(graph, modules)
         if self.feature_major:
             modules |= place_norms(graph, tensors, added)
-            place_layouts(graph, tuple(modules), row_major_exit=self.row_major_exit)
+            # attention reads a mask besides, which is not in the stream
+            readers = [name for name, part in modules.items() if not isinstance(part, FusedAttention)]
+            place_layouts(graph, readers, row_major_exit=self.row_major_exit)
         else:
             modules |= place_row_norms(graph, tensors, added, modules)
         if self.hidden_bytes is not None:
