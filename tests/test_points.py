@@ -13,8 +13,11 @@ from sparsefront import points
 from sparsefront.config.arguments import normalize_arguments
 from sparsefront.errors import InvalidSetting
 from sparsefront.points import Point, SweepSettings, _Processes, read_points, sweep_settings
+from sparsefront.results.packed import RECORD, SUFFIX, pack
+from sparsefront.results.store import read_results
 
 ROOT = Path(__file__).resolve().parents[1]
+PRUNED = ROOT / "experiments" / "records" / "front_imdb_tuning" / "530d1588195ae135.record.zip"
 TINY = ["debug=tiny", "logger=none", "trainer=cpu", "measure.device=cpu", "model.dim=64", "model.depth=1", *QUICK]
 POINTS = "- [sparsity=0.75]\n- [pattern=n_m, pattern.m=5, sparsity=0.5]\n"
 
@@ -83,6 +86,28 @@ def test_unreadable_record_fails_alone(stand_in, capsys):
         assert points._work(todo, running, settings, None, 0.0) == {"failed": [], "finished but not packed": [0]}
     said = capsys.readouterr().out
     assert "point 0 is not packed: " in said and "point 1 is finished\n" in said
+
+
+def test_block_of_two_machines_stops(stand_in, monkeypatch, capsys):
+    """The dense network of a block's first points is on another machine: no further point can be ranked with them."""
+    study = {"plan_sha256": "a" * 64, "recovery_steps": 782, "record_sha256": None, "dense_weights_sha256": "d" * 64}
+    (record,) = read_results([PRUNED]).results
+    for number, digest in ((0, "d" * 64), (1, "e" * 64)):
+        result = record.with_values(study | {"run_id": f"run-{number}", "dense_weights_sha256": digest})
+        (stand_in / f"{number}.zip").write_bytes(pack({RECORD: result.to_json().encode()}))
+    (stand_in / "000").mkdir()
+    (stand_in / "000" / RECORD).touch()
+
+    def write(_: Path, folder: Path) -> Path:
+        folder.mkdir()
+        return [(stand_in / f"{number}.zip").rename(folder / f"run-{number}{SUFFIX}") for number in (0, 1)][1]
+
+    monkeypatch.setattr(points, "write_record", write)
+    settings = SweepSettings(stand_in / "points.yaml", None, 1, stand_in / "pack")
+    todo = [Point(number, (), ("seed=0",), 0) for number in (0, 1)]
+    with _Processes(stand_in, [], {"": 1}) as running, pytest.raises(InvalidSetting, match="of 2 dense networks"):
+        points._work(todo, running, settings, None, 0.0)
+    assert "point 1 begins" not in capsys.readouterr().out
 
 
 def test_points_share_gpus_evenly(stand_in):

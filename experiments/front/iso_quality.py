@@ -20,6 +20,7 @@ import numpy as np
 from experiments.front.summary import FRONT, PAGE
 from experiments.harness import page
 from experiments.harness.figures import MARKERS, new_figure, paper_style, save_svg, small_axes
+from sparsefront.points import read_points
 from sparsefront.progress import counted
 from sparsefront.results.candidates import is_pruned, low_precision_of, side_of, smaller_first, speedup_interval
 from sparsefront.results.compare import split_off_invalid
@@ -28,9 +29,11 @@ from sparsefront.results.statistics import LEAST_SEEDS, OutcomesOf
 from sparsefront.results.store import read_results
 
 MARKS = ("<!-- iso-quality -->", "<!-- end of iso-quality -->")
-BUDGETS = {782: "B1", 3125: "B4", 12500: "B16", 50000: "B64"}  # steps of 32 texts
+BUDGETS, BATCH = {782: "B1", 3125: "B4", 12500: "B16", 50000: "B64"}, 32  # steps, and texts of a step
+STEPS = {name: steps for steps, name in BUDGETS.items()}
 LOSSES = (0.25, 0.5, 1.0)  # points
 ALLOWED = 0.5  # points, for non-inferiority
+BEST = 3  # lines of each kind that get the next budget
 DRAWS, CHUNK = 10_000, 250
 SIGMAS_OF_INTERVAL = 3.92  # 95 %, from end to end
 DENSE, COMPOSED = ("depth", "channel"), "composed"
@@ -56,6 +59,17 @@ class Line:
         size = result.sparsity.n_of_m or result.choice.granularity
         text = None if size is None else str(size)
         return cls(result.choice.pattern, result.sparsity.sparsity_target, text, smaller_first(result))
+
+    @classmethod
+    def of_point(cls, overrides: Sequence[str]) -> "Line":
+        values = {"sparsity": "0", "structured.sparsity": "0"} | dict(text.split("=", 1) for text in overrides)
+        first, sparsity = values.get("structured"), float(values["sparsity"])
+        amount = float(values["structured.sparsity"])
+        if values["pattern"] == "dense":
+            return cls(str(first), amount)
+        m = values.get("pattern.m")
+        size = values.get("granularity") if m is None else f"{round(int(m) * (1 - sparsity))}:{m}"
+        return cls(values["pattern"], sparsity, size, None if first is None else f"{first} {amount:g} +")
 
     @property
     def family(self) -> str:
@@ -135,6 +149,27 @@ def _block(seed: int, rows: Sequence[Result], lines: set[Line], outcomes_of: Out
             raise ValueError(f"{line} has {'no outcomes' if own is None else 'outcomes of other texts'}")
         lost[line] = 100 * (control.values.astype(np.float32) - own.values.astype(np.float32))
     return Block(seed, lost, by_line, float(control.values.mean()))
+
+
+def best_points(blocks: Sequence[Block], points: Sequence[Sequence[str]]) -> list[list[str]]:
+    """The points of the next budget: of smaller dense, and of sparse and composed lines, the `BEST` on held-out rows.
+
+    Args:
+        points: overrides of the lines, in whose order the best are returned.
+    Raises:
+        ValueError: none of them would train the control.
+    """
+    order = sorted(blocks[0].lost, key=lambda line: -_held_out(blocks, line))
+    kinds = [[line for line in order if (line.family in DENSE) == is_dense][:BEST] for is_dense in (True, False)]
+    best = [list(point) for point in points if Line.of_point(point) in sum(kinds, [])]
+    if all("control=null" in point for point in best):
+        raise ValueError("the block would have no control: each of its lines has control=null")
+    return best
+
+
+def points_file(points: Sequence[Sequence[str]], header: str) -> str:
+    """Text of a file for sweep.points."""
+    return "".join([f"{header}\n", *(f"- [{', '.join(point)}]\n" for point in points)])
 
 
 @dataclass(frozen=True)
@@ -362,13 +397,12 @@ def draw(studies: Mapping[str, Study], path: Path) -> Path:
     """Iso-quality speedup by training budget, a panel for each task; bars are 95 % intervals. Raises ValueError without any."""
     figure = new_figure(len(studies))
     for axes, (task, study) in zip(figure.axes, studies.items(), strict=True):
-        steps = {name: count for count, name in BUDGETS.items()}
         for place, loss in enumerate(LOSSES):
-            ratios = {budget: drawn.iso_quality(loss) for budget, (_, drawn) in study.items()}
-            known = {steps[budget]: np.exp(ratio) for budget, ratio in ratios.items() if ratio is not None}
+            ratios = {budget: drawn.iso_quality(loss) for budget, (_, drawn) in study.items() if budget in STEPS}
+            known = {STEPS[budget]: np.exp(ratio) for budget, ratio in ratios.items() if ratio is not None}
             ends = [np.abs(np.quantile(one[1:], [0.025, 0.975]) - one[0]) for one in known.values()]
             if known:
-                x = [32 * count * 1.04 ** (place - 1) / 1000 for count in known]  # side by side
+                x = [BATCH * count * 1.04 ** (place - 1) / 1000 for count in known]  # side by side
                 y, bars = [one[0] for one in known.values()], np.transpose(ends)
                 axes.errorbar(x, y, yerr=bars, marker=MARKERS[place], label=f"{loss:g} points lost")
         if not axes.lines:
@@ -376,24 +410,36 @@ def draw(studies: Mapping[str, Study], path: Path) -> Path:
         axes.axhline(1, color="black", linewidth=0.8)
         axes.legend()
         small_axes(axes, x="thousand texts of recovery", y="speedup at equal quality", title=task, powers_of_two="x")
+        thousands = {budget: BATCH * STEPS[budget] / 1000 for budget in study if budget in STEPS}
+        axes.set_xticks(list(thousands.values()), [f"{count:.0f} ({budget})" for budget, count in thousands.items()])
     return save_svg(figure, path)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--records", type=Path, nargs="+", required=True, help="of one task, or their folders")
+    parser.add_argument("--next", type=Path, help="file for the lines of B16, by the held-out rows of B4")
     parser.add_argument("--write", action="store_true", help="into the page, and the figure")
     arguments = parser.parse_args()
     reading = read_results(arguments.records)
     blocks, reasons = blocks_of(reading.results, reading.outcomes_of)
+    timings, anew = timings_of(reading.results)
+    untimed = sorted({str(line) for (block, *_) in blocks.values() for line in block.lost if line not in timings})
+    reasons += [f"not timed, so in no speedup: {', '.join(untimed)}"] if untimed else []
     for line in [*reading.problems, *reasons]:
         print(line, file=sys.stderr)
     if not blocks:
         parser.error(f"no complete seed block in {', '.join(map(str, arguments.records))}")
-    timings, anew = timings_of(reading.results)
     study = {BUDGETS.get(steps, f"{steps} steps"): (ones, resample(ones, timings)) for steps, ones in blocks.items()}
     text = "\n".join(tables(study, anew))
     print(text)
+    if arguments.next is not None:
+        try:
+            points = best_points(blocks[STEPS["B4"]], read_points(FRONT / "lines.yaml"))
+        except (KeyError, ValueError) as error:
+            parser.error("no complete seed block of B4" if isinstance(error, KeyError) else str(error))
+        header = "# The lines of lines.yaml that were best on held-out rows at B4."
+        arguments.next.write_text(points_file(points, header), encoding="utf-8")
     if arguments.write:
         page.fill(PAGE, MARKS, text)
         draw({reading.results[0].choice.dataset: study}, FRONT / "iso_quality.svg")

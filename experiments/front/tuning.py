@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from experiments.front.iso_quality import BLOCKS_75, CONTROL, TILES_75, TWO_OF_FOUR, WIDTH_50, Line
+from experiments.front.iso_quality import BLOCKS_75, CONTROL, TILES_75, TWO_OF_FOUR, WIDTH_50, Line, points_file
 from experiments.front.summary import FRONT
 from experiments.harness import page
 from sparsefront.points import read_points
@@ -154,11 +154,6 @@ def with_recipes(points: Sequence[Sequence[str]], recipes: Mapping[str, Recipe])
     return tuned
 
 
-def points_file(points: Sequence[Sequence[str]], header: str) -> str:
-    """Text of a file for sweep.points."""
-    return "".join([f"{header}\n", *(f"- [{', '.join(point)}]\n" for point in points)])
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--records", type=Path, nargs="+", default=[RECORDS], help="of the runs, or their folders")
@@ -181,6 +176,9 @@ def main() -> None:
         arguments.next.write_text(points_file(todo, "# What the plan's tuning asks for next."), encoding="utf-8")
     for point in todo:
         print("to run:", " ".join(point))
+    networks = {result.identity.dense_weights_sha256 for result in reading.results if result.identity.seed == SEED}
+    if len(networks) > 1:
+        print(f"of {len(networks)} dense networks, whose differences look like those of recipes")
     recipes = {family: choose_recipe(accuracies) for family, accuracies in families.items() if accuracies}
     for family, recipe in recipes.items():
         print(f"{family}: {' '.join(recipe.overrides())}")

@@ -3,8 +3,9 @@
     python -m experiments.language_models.decode [--out FILE.csv] [--batches 1 4 16] [--points "tile_wise 75%"] [--seconds 30]
 
 A row is a batch and a pattern: one step behind a prompt of 255 tokens, so that the context is 256, timed in turn with the dense
-step in fp16 in a CUDA graph, compiled or not. Rows that the file has are not measured again. With the published CSV the table of
-README.md is written too.
+step in fp16 in a CUDA graph, compiled or not, with rewritten blocks or not. The dense step in int8 is torchao's, or without it
+ours. Tokens per second and the time of a block, which is a step without its head, are printed. Rows that the file has are not
+measured again. With the published CSV the table of README.md is written too.
 """
 
 import argparse
@@ -22,21 +23,25 @@ from torch import Tensor, nn
 import sparsefront as sf
 from experiments.harness.page import fill, number, table
 from experiments.harness.rows import Row, append_line, read_lines, text, where_and_when
+from sparsefront.inference.fusion.block_pass import make_dense_graph
 from sparsefront.measure.decode import Decoder, int8_unavailable_reason, int8_weight_only
 from sparsefront.measure.end_to_end import find_dense, find_execution, time_against_dense
 from sparsefront.measure.fastest import Execution
+from sparsefront.measure.timers import time_layer
 
 HERE = Path(__file__).resolve().parent
 PUBLISHED = HERE / "decode.csv"
 MARKS = ("<!-- decode -->", "<!-- end of decode -->")
 CONTEXT = 256
-POINTS: dict[str, tuple[str, float, dict[str, Any]]] = {
-    "tile_wise 75%": ("tile_wise", 0.75, {"granularity": 128}),
-    "tile_wise 90%": ("tile_wise", 0.9, {"granularity": 128}),
-    "n_m 75%": ("n_m", 0.75, {}),
-    "n_m 90%": ("n_m", 0.9, {}),
+TILES: dict[str, Any] = {"granularity": 128}
+POINTS: dict[str, tuple[str, float, dict[str, Any], str]] = {
+    "tile_wise 75%": ("tile_wise", 0.75, TILES, "none"),
+    "tile_wise 90%": ("tile_wise", 0.9, TILES, "none"),
+    "tile_wise 75% int8": ("tile_wise", 0.75, TILES, "int8"),
+    "n_m 75%": ("n_m", 0.75, {}, "none"),
+    "n_m 90%": ("n_m", 0.9, {}, "none"),
 }
-"""Name -> pattern, sparsity and other arguments of `sf.prune`."""
+"""Name -> pattern, sparsity and other arguments of `sf.prune`, and the precision of `sf.swap`."""
 BARS = {("1", "tile_wise 75%"): 1.6, ("1", "tile_wise 90%"): 2.1}
 COLUMNS = (
     *("batch", "point", "context", "cache_length", "dtype", "graphed_ms", "dense_ms", "dense_variant"),
@@ -74,19 +79,24 @@ def measure_batch(
 
     of_dense = step(dense)
     inputs: dict[str, Tensor] = {"input_ids": of_dense.first.argmax(-1, keepdim=True)}
-    fastest_dense = find_dense(of_dense, inputs, settings)
+    fastest_dense = find_dense(of_dense, inputs, settings, make_dense_graph)
     say(f"batch {batch}: dense {fastest_dense.medians_ms}")
-    low, int8_ms = _int8(dense, step, inputs, settings)
+    low, int8_ms = _int8(dense, of_dense, step, inputs, settings)
+    head_us = _head_us(dense, batch)
     for name in points:
-        pattern, sparsity, more = POINTS[name]
+        pattern, sparsity, more, precision = POINTS[name]
         net = copy.deepcopy(dense)
         masks = sf.prune(net, pattern, sparsity, example_inputs={"input_ids": prompt}, tell=len, **more)
-        report = sf.swap(net, masks, inputs, kernel="sparse", seconds=seconds, tell=say)
+        report = sf.swap(net, masks, inputs, kernel="sparse", precision=precision, seconds=seconds, tell=say)
         for line in report.fusion.summary():
             say(f"  {line}")
         sparse, beside = time_against_dense(step(net), fastest_dense, inputs, settings)
         graphed = fastest_dense.medians_ms.get("cuda_graph")
         kernels = sorted({layer.kernel for layer in report.layers.values()})
+        for what, ms in (("dense", beside.median_ms), ("dense int8", int8_ms), (name, sparse.median_ms)):
+            if ms is not None:
+                block = "" if head_us is None else f", {(ms * 1e3 - head_us) / len(dense.model.layers):.1f} us a block"
+                say(f"batch {batch}, {what}: {ms:.4f} ms, {batch / ms * 1e3:,.0f} tokens/s{block}")
         yield {
             "batch": batch,
             "point": name,
@@ -115,16 +125,27 @@ def measure_batch(
 
 
 def _int8(
-    dense: nn.Module, step: Any, inputs: dict[str, Tensor], settings: sf.Measure
+    dense: nn.Module, of_dense: Decoder, step: Any, inputs: dict[str, Tensor], settings: sf.Measure
 ) -> tuple[Execution | None, float | None]:
-    """The fastest way of the network with weights in int8; none where torchao is missing, which is said."""
+    """The fastest way of the network with weights in int8: torchao's, or without it ours, which runs on a GPU alone."""
     why = int8_unavailable_reason()
     if why is not None:
         say(f"int8_weight_only {why}")
-        return None, None
-    execution = find_execution(step(int8_weight_only(dense)), inputs, settings)
-    say(f"int8_weight_only {execution.medians_ms}")
+        if next(dense.parameters()).device.type != "cuda":
+            return None, None
+    low = step(int8_weight_only(dense)) if why is None else make_dense_graph(of_dense, inputs, "int8")
+    execution = find_execution(low, inputs, settings)
+    say(f"{'int8_weight_only' if why is None else 'int8 by own kernels'} {execution.medians_ms}")
     return execution, execution.fastest.median_ms
+
+
+def _head_us(dense: nn.Module, batch: int) -> float | None:
+    """Microseconds of the last norm and the head in a CUDA graph; None without a GPU."""
+    weight = dense.lm_head.weight
+    if not weight.is_cuda:
+        return None
+    head = nn.Sequential(dense.model.norm, dense.lm_head)
+    return time_layer(head, weight.new_ones(batch, 1, weight.shape[1])).latency_us
 
 
 def say(line: str) -> None:
@@ -177,7 +198,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with device:
         dense = llama().half().eval()
     modes = ["cuda_graph", "compile_cuda_graph"]
-    settings = sf.Measure(mode="decode", execution_modes=modes, variants=["fused_qkv"], autotune_seconds=asked.seconds)
+    settings = sf.Measure(
+        mode="decode", execution_modes=modes, variants=["fused_qkv", "fused_graph"], autotune_seconds=asked.seconds
+    )
     done = {(row["batch"], row["point"]) for row in read_lines(asked.out)}
     for batch in asked.batches:
         left = [name for name in asked.points if (str(batch), name) not in done]

@@ -19,7 +19,7 @@ def is_fused_later() -> bool:
 
 
 class CustomOp:
-    """An op that neither mutates nor returns its arguments.
+    """An op that returns none of its arguments; one that mutates some, as its schema then says, has no gradients.
 
     Args:
         name: without namespace.
@@ -35,9 +35,10 @@ class CustomOp:
         schema = torch.library.infer_schema(run, mutates_args=()) if schema is None else schema
         _LIBRARY.define(f"{name}{schema}", tags=torch.Tag.pt2_compliant_tag)
         _LIBRARY.impl(name, run, "CompositeExplicitAutograd")
-        torch.library.register_autograd(
-            self._qualified, self._gradients, setup_context=self._keep_for_gradients, lib=_LIBRARY
-        )
+        if "!" not in schema:
+            torch.library.register_autograd(
+                self._qualified, self._gradients, setup_context=self._keep_for_gradients, lib=_LIBRARY
+            )
         self.overload = getattr(getattr(torch.ops, NAMESPACE), name).default
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

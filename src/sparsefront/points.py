@@ -128,7 +128,8 @@ def run_points(
         config: of the multirun, with Hydra's own part.
         check: composes a point from its overrides; raises InvalidSetting for one that cannot be composed.
     Raises:
-        InvalidSetting: a wrong setting or point, before the first one begins; a time limit shorter than one point.
+        InvalidSetting: a wrong setting or point, before the first one begins; a time limit shorter than one point; a finished
+            point that has another dense network than those of its study's block with a record.
         SystemExit: with status 1, points failed or could not be packed.
     """
     began = time.monotonic()
@@ -197,10 +198,12 @@ def _work(
                 _tell(f"point {point.number} is finished")
                 if sweep.pack is not None and row.exists():  # none where `stages` ends before the report
                     try:
-                        write_record(row.parent, sweep.pack)
+                        record = write_record(row.parent, sweep.pack)
                     except (ValueError, OSError) as error:  # the others go on
                         numbers["finished but not packed"].append(point.number)
                         _tell(f"point {point.number} is not packed: {error}")
+                    else:
+                        _require_one_dense_network(record)
             elif running.stopped and status in (TERMINATED, -signal.SIGTERM, -signal.SIGKILL):
                 stopped += 1
             else:
@@ -216,6 +219,18 @@ def _work(
             f"out of time: {stopped} of {total} points stopped, {len(todo)} have not begun; the same command continues"
         )
     return numbers
+
+
+def _require_one_dense_network(record: Path) -> None:
+    """Raise InvalidSetting if a study's block now has two dense networks, as after its first points ran on another machine."""
+    from sparsefront.results.compare import find_split_block  # late: it draws
+
+    (result,) = read_results([record]).results
+    why = find_split_block(result, read_results(sorted(record.parent.glob(f"*{SUFFIX}"))).results)
+    if why is not None:
+        raise InvalidSetting(
+            "sweep.pack", record.parent, f"{why}; another folder trains all points from the network here"
+        )
 
 
 class _Processes:

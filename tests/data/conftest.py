@@ -1,6 +1,7 @@
 """Tiny copies of every data set, and a tokenizer that needs no download."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from tiny_files import (
 )
 
 from experiments.language_models.tiny import make_wikitext
+from sparsefront.data import download
 
 
 @pytest.fixture(scope="session")
@@ -63,6 +65,29 @@ def tiny(tmp_path: Path) -> Any:
         return instantiate(config | settings, _convert_="all")
 
     return make
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """A stand-in for the hub that gives `rows(split)`; `asked` is what was, and nothing answers where not `reachable`."""
+    import datasets
+    from huggingface_hub import constants
+
+    hub = SimpleNamespace(asked=[], rows=None, reachable=True)
+
+    def load(name: str, config: str | None, *, revision: str, split: str) -> datasets.Dataset:
+        hub.asked.append((name, config, revision, split))
+        return hub.rows(split)
+
+    def answer(*_: object, timeout: float) -> Any:
+        if not hub.reachable:
+            raise OSError("no route")
+        return open("/dev/null")
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(datasets, "load_dataset", load)
+    monkeypatch.setattr(download.urllib.request, "urlopen", answer)
+    return hub
 
 
 @pytest.fixture

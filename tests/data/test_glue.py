@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 import torch
 
-from sparsefront.data import download
 from sparsefront.data.glue import GLUE_TASKS, Glue, GlueRow, read_tsv
 from sparsefront.errors import InvalidSetting
 
@@ -76,46 +75,25 @@ def test_another_tasks_files(tiny: Any) -> None:
         Glue(task="cola", path=f"{tiny('glue', task='sst2').path}/SST-2").check()
 
 
-class Hub:
-    """Stands for the hub: `datasets.load_dataset` and the probe before it."""
+def test_hub_is_asked_once(hub: Any, opened: Any) -> None:
+    from datasets import Dataset
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, rows: list[dict], *, reachable: bool = True) -> None:
-        import datasets
-        from huggingface_hub import constants
-
-        self.asked: list[tuple] = []
-        self._rows, self._reachable = datasets.Dataset.from_list(rows), reachable
-        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-        monkeypatch.setattr(datasets, "load_dataset", self._load)
-        monkeypatch.setattr(download.urllib.request, "urlopen", self._open)
-
-    def _load(self, hub_id: str, config: str, *, revision: str, split: str) -> Any:
-        self.asked.append((hub_id, config, revision, split))
-        return self._rows
-
-    def _open(self, *_: object, timeout: float) -> Any:
-        if not self._reachable:
-            raise OSError("no route")
-        return open("/dev/null")
-
-
-def test_hub_is_asked_once(monkeypatch: pytest.MonkeyPatch, opened: Any) -> None:
     rows = [
         {"premise": f"the {number}", "hypothesis": "it is", "label": number % 3, "idx": number} for number in range(12)
     ]
-    hub = Hub(monkeypatch, rows)
+    hub.rows = lambda split: Dataset.from_list(rows)
     settings = Glue(task="mnli", revision="abc")
     opened(settings).setup()
     assert hub.asked == [("nyu-mll/glue", "mnli", "abc", split) for split in ("train", "validation_matched")]
-    unreachable = Hub(monkeypatch, [], reachable=False)
+    hub.reachable = False
     data = opened(settings)
     data.setup()
-    assert not unreachable.asked
+    assert len(hub.asked) == 2
     assert data.part("test").text.columns["labels"].tolist() == [0, 1, 2] * 4
 
 
-def test_hub_out_of_reach(monkeypatch: pytest.MonkeyPatch, opened: Any, tmp_path: Path) -> None:
-    Hub(monkeypatch, [], reachable=False)
+def test_hub_out_of_reach(hub: Any, opened: Any, tmp_path: Path) -> None:
+    hub.reachable = False
     with pytest.raises(
         InvalidSetting, match="cannot be reached .no route.; set dataset.path to a folder with the original GLUE"
     ):

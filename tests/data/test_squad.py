@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import torch
 
-from sparsefront.data import download
 from sparsefront.data.squad import Answer, Question, Squad, question_windows, read_squad
 from sparsefront.data.text import EncodedText
 from sparsefront.errors import InvalidSetting
@@ -48,16 +47,14 @@ def test_files_of_another_form(tmp_path: Path, content: str, message: str) -> No
         read_squad(tmp_path / "train.json")
 
 
-def test_questions_of_the_hub(monkeypatch: pytest.MonkeyPatch, opened: Any, tiny: Any) -> None:
-    import datasets
-    from huggingface_hub import constants
+def test_questions_of_the_hub(hub: Any, opened: Any, tiny: Any) -> None:
+    from datasets import Dataset
 
     local = tiny("squad")
     files = local.files()
 
-    def load(hub_id: str, config: None, *, revision: str, split: str) -> datasets.Dataset:
-        assert (hub_id, config, revision) == ("rajpurkar/squad", None, "main")
-        rows = [
+    def rows(split: str) -> Dataset:
+        questions = [
             {
                 "id": q.id,
                 "title": q.context,  # each paragraph is an article, as the local file is divided
@@ -67,15 +64,14 @@ def test_questions_of_the_hub(monkeypatch: pytest.MonkeyPatch, opened: Any, tiny
             }
             for q in read_squad(files["train" if split == "train" else "dev"])
         ]
-        return datasets.Dataset.from_list(rows)
+        return Dataset.from_list(questions)
 
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(datasets, "load_dataset", load)
-    monkeypatch.setattr(download.urllib.request, "urlopen", lambda *_, timeout: open("/dev/null"))
+    hub.rows = rows
     from_hub = opened(Squad(max_length=40, stride=8)).source
     for split in ("train", "val", "test"):
         questions = [replace(question, article=0) for question in from_hub.questions(split)]
         assert questions == opened(local).source.questions(split)
+    assert {asked[:3] for asked in hub.asked} == {("rajpurkar/squad", None, "main")}
 
 
 def windows(

@@ -68,8 +68,9 @@ def write_block(write_record):
 
 @pytest.fixture
 def write_timings(write_record):
-    def write(**fields):
-        for line, sparse in MILLISECONDS.items():
+    def write(lines=LOST, **fields):
+        for line in lines:
+            sparse = MILLISECONDS[line]
             ends = {f"speedup_dataset{end}": 4 / sparse for end in ("", "_low", "_high")}
             timed = {"latency_dense_dataset_ms": 4.0, "latency_sparse_dataset_ms": sparse, "latency_device": "cuda"}
             write_record(line, None, recovery_steps=0, recovery="none", **ends | timed | fields)
@@ -204,17 +205,33 @@ def test_block_of_two_networks_is_named(tmp_path, write_block):
     assert [block.seed for block in study["B4"][0]] == [0] and "of 2 dense networks" in reasons[0]
 
 
+def test_best_lines_go_on(tmp_path, write_record, template):
+    """Of lines that are measured in their order, the first are best; the control comes with the depth lines."""
+    points = read_points(tuning.LINES)
+    for place, point in enumerate(points):
+        line = Line.of_point(point)
+        first, amount, _ = (line.first or "  ").split(" ")
+        structure = {"structured": first or None, "structured_parameters": {"sparsity": float(amount or 0)}}
+        write_record(line, place, seed=0, val_masked=0.95 - place / 1000, **structure)
+    reading = read_results([tmp_path])
+    (block,) = iso_quality.blocks_of(reading.results, reading.outcomes_of)[0][3125]
+    assert iso_quality.best_points([block], points) == [*points[:3], *points[5:8]]
+    with pytest.raises(ValueError, match="the block would have no control"):
+        iso_quality.best_points([block], [[*point, "control=null"] for point in points])
+
+
 def test_page_and_picture_are_written(tmp_path, write_block, write_timings, monkeypatch, capsys):
     for steps in (782, 3125):
         write_block(0, recovery_steps=steps)
-    write_timings()
-    monkeypatch.setattr(iso_quality, "DRAWS", 50)
+    write_timings(lines=[SIX_LAYERS, TWO_OF_FOUR])
     monkeypatch.setattr(iso_quality, "FRONT", tmp_path)
     monkeypatch.setattr(iso_quality, "PAGE", tmp_path / "README.md")
     (tmp_path / "README.md").write_text("\n".join(iso_quality.MARKS))
     monkeypatch.setattr(sys, "argv", ["iso_quality", "--records", str(tmp_path), "--write"])
     iso_quality.main()
-    assert capsys.readouterr().out.strip() in (tmp_path / "README.md").read_text()
+    said = capsys.readouterr()
+    assert said.out.strip() in (tmp_path / "README.md").read_text()
+    assert said.err == f"not timed, so in no speedup: {BLOCKS_75}, {WIDTH_50}\n"
     assert "speedup at equal quality" in (tmp_path / "iso_quality.svg").read_text()
 
 
@@ -260,7 +277,7 @@ def test_recipes_reach_the_lines(tmp_path):
     recipes["block_wise"] = tuning.Recipe(2e-4, 1, frozenset({"schedule=gradual"}))
     points = tuning.with_recipes(tuning.with_recipes(read_points(tuning.LINES), recipes), recipes)
     file = tmp_path / "lines.yaml"
-    file.write_text(tuning.points_file(points, "# lines"))
+    file.write_text(iso_quality.points_file(points, "# lines"))
     assert read_points(file) == points and len(points) == 13
     assert ["control=null" in point for point in points] == ["pattern=block_wise" in point for point in points]
     states = ["recipe.recovery_lr=0.0002", "recovery.hidden_states=1", "recovery.store_teacher=false"]

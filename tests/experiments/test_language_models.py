@@ -24,12 +24,15 @@ def test_the_program_is_the_plain_version(rows: list[dict[str, str]]) -> None:
     assert len({row["perplexity"] for row in rows}) == 3
 
 
-def test_a_row_of_generated_text(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("point", ["n_m 75%", "tile_wise 75% int8"])
+def test_a_row_of_generated_text(point: str, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
+    monkeypatch.setitem(decode.TILES, "granularity", 16)
     net = decode.llama(blocks=2, width=64, hidden=96, heads=4, vocabulary=61).eval()
     settings = sf.Measure(mode="decode", execution_modes=["eager"], variants=[], samples=5, repeats=1, warmup=0)
     monkeypatch.setattr(decode, "int8_unavailable_reason", lambda: "needs torchao")
-    (row,) = decode.measure_batch(net, 2, ["n_m 75%"], settings, context=8, seconds=5.0)
+    (row,) = decode.measure_batch(net, 2, [point], settings, context=8, seconds=5.0)
     assert set(row) == set(decode.COLUMNS) and row["gpu"] == "" and row["graphed_ms"] is row["int8_ms"] is None
-    assert row["blocks_rewritten"] == 2 and row["cache_length"] == 64 and "n_m_reference" in row["kernels"]
+    family = "gathered_int8" if "int8" in point else "n_m"
+    assert row["blocks_rewritten"] == 2 and row["cache_length"] == 64 and f"{family}_reference" in row["kernels"]
     assert decode.page([{name: str(decode.text(row[name])) for name in row}]).count("\n") == 2

@@ -173,15 +173,18 @@ def test_blocks_run_in_fp8(bert):
 @pytest.mark.parametrize(
     ("precision", "granularity", "reason"),
     [
-        ("int8", "64x128", "no kernel runs weights stored as blocked in int8"),
+        ("int8", None, "no kernel runs weights stored as csr in int8"),
         ("fp8", 32, "takes blocks"),
         ("fp8_static", "64x128", "calibration has no finite range for"),
     ],
 )
 def test_layers_without_a_kernel(precision, granularity, reason, bert):
-    masks = blocked(bert, granularity)
+    if granularity is None:
+        masks = sf.prune(bert, "element_wise", 0.5, layers=Bert(size="tiny").prunable(bert), tell=len)
+    else:
+        masks = blocked(bert, granularity)
     report = sf.swap(copy.deepcopy(bert), masks, TOKENS, precision=precision)
-    assert set(report.kernels) == {"blocked_reference"}
+    assert set(report.kernels) == {"blocked_reference" if granularity else "csr_reference"}
     assert all(report.low_precision_layers[name].startswith(reason) for name in masks)
 
 

@@ -14,7 +14,7 @@ import torch
 import triton
 from in_layout import in_layout
 from sparsefront_kernels import FORMATS, triton_device
-from sparsefront_kernels.attention import triton_encoder, triton_unpadded
+from sparsefront_kernels.attention import triton_cached, triton_encoder, triton_unpadded
 from sparsefront_kernels.blocked import triton_spmm as blocked
 from sparsefront_kernels.blocked import triton_training as training
 from sparsefront_kernels.blocked.training import TrainableBlockedLinear, triton_weight_gradient
@@ -23,8 +23,8 @@ from sparsefront_kernels.gathered.triton import KERNEL_TF32 as GATHERED_TF32
 from sparsefront_kernels.n_m import triton_rebuild
 from sparsefront_kernels.norm import layer_norm_columns, triton_norm
 from sparsefront_kernels.pointwise import epilogue, triton_epilogue
+from sparsefront_kernels.quantized import few_rows, triton_few_rows, triton_quantize
 from sparsefront_kernels.quantized import triton_epilogue as scaled_epilogue
-from sparsefront_kernels.quantized import triton_quantize
 from sparsefront_kernels.recurrent import triton_steps
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
@@ -35,6 +35,7 @@ POINTERS = {
     torch.float32: "*fp32",
     torch.int32: "*i32",
     torch.int64: "*i64",
+    torch.bool: "*i1",
     torch.uint8: "*u8",
     torch.int8: "*i8",
     torch.float8_e4m3fn: "*fp8e4nv",
@@ -42,7 +43,7 @@ POINTERS = {
 PRODUCTS = ("_gathered_triton_kernel", "_blocked_triton_kernel")
 LAUNCH_OPTIONS = ("num_warps", "num_stages", "maxnreg", "enable_fp_fusion")
 MODULES = (gathered, blocked, training, triton_rebuild, triton_norm, triton_epilogue, triton_quantize, scaled_epilogue)
-MODULES += (triton_steps, triton_encoder, triton_unpadded, triton_device)
+MODULES += (triton_steps, triton_encoder, triton_unpadded, triton_cached, triton_few_rows, triton_device)
 
 
 class Recorder:
@@ -136,6 +137,13 @@ def launches(dtype: torch.dtype) -> Iterator[tuple[str, triton.runtime.JITFuncti
         with recorded() as recorders:
             triton_encoder.launch_attention(y, y, y, index, 3, 0.125, mask, bias, bias, out)
         yield from launches_of(f"attend {length} {feature_major} {kind} {dtype}", recorders)
+    for group, masks in ((1, torch.bool), (8, dtype)):
+        q, cache = torch.ones(8, 8 * group, 128, dtype=dtype), torch.ones(8, 8, 256, 128, dtype=dtype)
+        rest = (weight[:8].to(masks), *2 * [weight[:8, :128]], torch.empty_like(q))
+        with recorded() as recorders:
+            operands = (q, *2 * [cache[:, :, 0]], *2 * [cache], torch.ones(1, dtype=torch.int64), 0.125)
+            triton_cached.launch_cached_attention(*operands, *rest, parts=2)
+        yield from launches_of(f"attend_cached {group} {dtype}", recorders)
     e4m3, scale = torch.float8_e4m3fn, weight.float()[:1, :1]
     for k, values, group, static, activation in (
         (4096, e4m3, None, None, "gelu"),
@@ -149,6 +157,13 @@ def launches(dtype: torch.dtype) -> Iterator[tuple[str, triton.runtime.JITFuncti
             quantized = torch.empty(x.shape, dtype=values), torch.ones(2, k // (group or k))
             triton_quantize.launch_quantize(x, *quantized, group, static, 448.0, 2.0**-100, activation)
         yield from launches_of(f"quantize {k} {values} {group} {activation} {dtype}", recorders)
+    for family, parameters in (("gathered", {"tile": 128}), ("dense", {})) if dtype.itemsize == 2 else ():
+        packed = few_rows.pack_few_rows(FORMATS[family].from_dense(weight, kept, **parameters))
+        with recorded() as recorders:
+            operands = (packed.values, packed.inputs, packed.offsets, packed.outputs, packed.scales, weight[0], weight)
+            for rows in (1, 16):
+                triton_few_rows.launch_few_rows(weight[:rows], *operands, "none", torch.empty_like(weight[:rows]))
+        yield from launches_of(f"int8_few_rows {family} {dtype}", recorders)
     for block in (64, 128):
         layer = TrainableBlockedLinear.from_masked(torch.nn.Linear(256, 256), kept, (block, block))
         with recorded() as recorders:

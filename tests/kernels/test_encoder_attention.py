@@ -7,7 +7,8 @@ from sparsefront_kernels.attention.encoder import unsupported_reason
 from sparsefront_kernels.attention.triton_encoder import is_feature_major, launch_attention
 from torch import Tensor
 
-TOLERANCE = {torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
+# values with their bias reach 8, where they and the sums are rounded by half a unit in the last place each
+TOLERANCE = {torch.float32: 1e-5, torch.float16: 6e-3, torch.bfloat16: 5e-2}
 MASKS = ("none", "bool keys", "bool pairs", "keys", "pairs")
 LAYOUTS = {
     "rows": (False, False),
@@ -56,7 +57,7 @@ def draw(shape: tuple[int, ...], layout: str, mask: str, dtype: torch.dtype, *, 
     q, k, v = (y, y, y) if pruned else y.chunk(3, 2)
     drawn = draw_mask(mask, batch, length, heads, dtype)
     biases = [torch.randn(width).to(device), torch.randn(width).to(device, dtype)] if pruned else [None, None]
-    return q, k, v, features, heads, 0.3, None if drawn is None else drawn.to(device), *biases
+    return q, k, v, features, heads, 1.2 * shape[3] ** -0.5, None if drawn is None else drawn.to(device), *biases
 
 
 def attend_in_float64(q, k, v, features, heads, scale, mask, q_bias, v_bias) -> Tensor:
@@ -89,11 +90,12 @@ def check(
         torch.testing.assert_close(result.double(), expected, rtol=0, atol=TOLERANCE[dtype])
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_attention_of_any_shape(shape, device):
-    for number, layout in enumerate(LAYOUTS):
-        pruned, dtype = number % 2 == 0, (torch.float16, torch.float32)[number // 2]
-        check(shape, layout, MASKS[(shape[1] + number) % 5], dtype, pruned=pruned, device=device)
+def test_attention_of_any_shape(shape, layout, device):
+    number = list(LAYOUTS).index(layout)
+    pruned, dtype = number % 2 == 0, (torch.float16, torch.float32)[number // 2]
+    check(shape, layout, MASKS[(shape[1] + number) % 5], dtype, pruned=pruned, device=device)
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
@@ -114,6 +116,7 @@ def test_attention_is_an_op(device):
             (q, k, v, features.long(), heads, scale),
             r"features must be int32 \[3, heads \* d\], not torch.int64 \[3, 16\]",
         ),
+        ((q, k, v, features, heads, -1.0), r"scale=-1.0 must be positive"),
         ((q, k, v, features, 3, scale), "3 heads do not divide 16 features"),
         ((q, k, v, features, heads, scale, mask.half()), "mask must be bool or torch.float32, not torch.float16"),
     ):
@@ -143,10 +146,11 @@ def test_attention_names_unsupported_heads():
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("launch", [(64, 64, 4, 3), (128, 64, 8, 3), (128, 128, 8, 2)], ids=str)
 @pytest.mark.parametrize("shape", [(32, 384, 4, 64), (16, 197, 4, 64), (8, 272, 3, 64), (3, 77, 2, 32)], ids=str)
-def test_attention_of_large_batches(shape, launch):
-    for number, layout in enumerate(LAYOUTS):
-        dtype, device = (torch.float16, torch.bfloat16)[number // 2], torch.device("cuda")
-        for mask in ("none", MASKS[number + 1]):
-            check(shape, layout, mask, dtype, pruned=number % 2 == 1, device=device, launch=launch)
+def test_attention_of_large_batches(shape, launch, layout):
+    number = list(LAYOUTS).index(layout)
+    dtype, device = (torch.float16, torch.bfloat16)[number // 2], torch.device("cuda")
+    for mask in ("none", MASKS[number + 1]):
+        check(shape, layout, mask, dtype, pruned=number % 2 == 1, device=device, launch=launch)

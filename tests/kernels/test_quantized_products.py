@@ -6,9 +6,10 @@ from functools import partial
 
 import pytest
 import torch
-from drawn_masks import blocks, free, n_of_m
+from drawn_masks import blocks, free, n_of_m, tile_wise
 from random_problems import TOLERANCE, fault_of
 from sparsefront_kernels import FORMATS, Problem, UnsupportedProblem, best_kernel, entries, entry, find
+from sparsefront_kernels.dense.low_precision import dense_int8
 from sparsefront_kernels.epilogue import with_epilogue
 from sparsefront_kernels.quantized.quantize import PRECISIONS, Quantized, dequantize, quantize
 from sparsefront_kernels.semi_structured import torchao
@@ -19,6 +20,7 @@ WEIGHTS = {
     "dense": (free(0.7), {}),
     "blocked": (blocks(64, 128, 0.5), {"block": [64, 128]}),
     "semi_structured": (n_of_m(2, 4), {}),
+    "gathered": (tile_wise(64, 0.4), {"tile": 64}),
 }
 LOW = [kernel for precision in PRECISIONS for kernel in entries(precision)]
 
@@ -127,6 +129,8 @@ def test_kernel_quantizes_for_the_next(name):
         ("semi_structured_fp8_torchao", {"n": 96}, r"takes N in multiples of 64 and K of 128, .* \[96, 384\]"),
         ("semi_structured_fp8_torchao", {"dtype": torch.float32}, "takes float16 or bfloat16, not torch.float32"),
         ("semi_structured_int8", {"m": 3_000_000}, "cuSPARSELt takes X of 2097120 rows"),
+        ("gathered_int8_few_rows", {"m": 65}, "takes up to 64 rows of X, not 65"),
+        ("dense_int8_few_rows", {"dtype": torch.float32}, "takes float16 or bfloat16, not torch.float32"),
     ],
 )
 def test_unsupported_problems_say_why(kernel, changes, reason):
@@ -135,6 +139,21 @@ def test_unsupported_problems_say_why(kernel, changes, reason):
     stored = FORMATS[family].from_dense(torch.zeros(shape), torch.zeros(shape) > 0, **WEIGHTS[family][1])
     with pytest.raises(UnsupportedProblem, match=f"{kernel}: {reason}"):
         entry(kernel).require_supported(stored, problem)
+
+
+def test_exported_int8_takes_few_rows():
+    """cuBLASLt wants 17 rows, which a program adds to any number."""
+    packed = entry("dense_int8").pack(weight_of("dense"))
+
+    class Product(torch.nn.Module):
+        def forward(self, x):
+            return dense_int8(x, packed)
+
+    rows = {"x": {0: torch.export.Dim("rows", min=1, max=64)}}
+    program = torch.export.export(Product(), (torch.randn(32, K),), dynamic_shapes=rows).module()
+    for m in (1, 16, 17, 64):
+        x = torch.randn(m, K)
+        assert torch.equal(program(x), dense_int8(x, packed))
 
 
 @pytest.mark.parametrize("name", ["dense_fp8", "dense_int8"])
@@ -151,6 +170,33 @@ def test_misfitting_operands_are_rejected(name):
             kernel.run(wrong, packed, bias)
 
 
+@pytest.mark.parametrize(
+    ("family", "mask", "parameters", "shape"),
+    [
+        ("gathered", tile_wise(128, 0.3), {"tile": 128}, (257, 83)),
+        ("gathered", tile_wise(24, 0.4), {"tile": 24}, (50, 304)),  # padded, and outputs without inputs
+        ("gathered", free(0.0), {"tile": 32}, (40, 16)),
+        ("gathered", tile_wise(200, 0.4), {"tile": 200}, (411, 29)),
+        ("dense", free(0.9), {}, (192, 528)),
+        ("dense", free(0.9), {}, (50, 83)),
+    ],
+)
+@pytest.mark.parametrize("m", [1, 17, 70])
+def test_few_rows_with_int8_weights(family, mask, parameters, shape, m, device):
+    (n, k), kernel = shape, entry(f"{family}_int8_few_rows")
+    weight = (torch.randn(n, k, device=device) / math.sqrt(k)).half()
+    stored = FORMATS[family].from_dense(weight, mask(n, k).to(device), **parameters)
+    packed, x = kernel.pack(stored), torch.randn(m, 2 * k, device=device).half()[:, :k]
+    rounded = kernel.multiplied(x, packed)[1]
+    assert (rounded - stored.to_dense()).abs().max() <= weight.abs().max() / 127
+    bias, residual = torch.randn(n, device=device), torch.randn(n, m, device=device).half().t()
+    for added, epilogue in ((None, {}), (bias, {"activation": "gelu", "residual": residual})):
+        y = kernel.run(x, packed, added, **epilogue)
+        assert y.dtype == x.dtype and not fault_of(y, exact(kernel, x, packed, added, **epilogue), 1e-3)
+    with pytest.raises(ValueError, match="multiplies X in 16 bits, not quantized"):
+        kernel.run(quantize(x, "int8"), packed)
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("kernel", [kernel for kernel in LOW if kernel.requires_cuda], ids=lambda kernel: kernel.name)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
@@ -159,7 +205,7 @@ def test_kernel_is_the_quantized_product(kernel, dtype, m):
     device = torch.device("cuda")
     stored = weight_of(kernel.family, dtype).to(device)
     if (reason := kernel.unsupported_reason(stored, Problem(m, K, N, dtype, device))) is not None:
-        assert re.search("takes float16 or bfloat16|torchao is not installed", reason), reason
+        assert re.search("takes float16 or bfloat16|torchao is not installed|takes up to 64 rows", reason), reason
         return
     x, stored, packed = operands(kernel, dtype, device, m)
     bias, residual = torch.randn(N, device=device), torch.randn(m, N, device=device).to(dtype)
@@ -168,7 +214,7 @@ def test_kernel_is_the_quantized_product(kernel, dtype, m):
         for added in (None, bias, bias.to(dtype)):
             y = kernel.run(x, packed, added, **epilogue)
             assert y.dtype == dtype and not fault_of(y, exact(kernel, x, packed, added, **epilogue), allowed)
-    ways = [quantize(x, kernel.precision)]
+    ways = [quantize(x, kernel.precision)] if kernel.takes_scales else []
     if "group128" in kernel.takes_scales:
         ways.append(quantize(x, kernel.precision, group=128))
     if "static" in kernel.takes_scales:
@@ -177,7 +223,7 @@ def test_kernel_is_the_quantized_product(kernel, dtype, m):
         y = kernel.run(quantized, packed, bias)
         assert y.dtype == dtype and not fault_of(y, exact(kernel, quantized, packed, bias), allowed)
     x[3, 7], x[5, 9] = math.nan, -math.inf
-    lost = kernel.run(x, packed).isnan()
+    lost = ~kernel.run(x, packed).isfinite()
     assert lost.any(dim=1).nonzero().flatten().tolist() == [3, 5]
     kept = kernel.multiplied(x, packed)[1] != 0  # by some weight, which 2:4 has not for each
     assert lost[3, kept[:, 7]].all() and lost[5, kept[:, 9]].all()
@@ -198,6 +244,7 @@ def test_compiled_and_recorded():
     device = torch.device("cuda")
     stored = weight_of("semi_structured", torch.bfloat16).to(device)
     found = ["dense_fp8", "blocked_fp8_sm90", "semi_structured_fp8", "semi_structured_int8"]
+    found += ["gathered_int8_few_rows", "dense_int8_few_rows"]
     if entry(torchao.KERNEL).supports(stored, Problem(45, K, N, torch.bfloat16, device)):
         found.append(torchao.KERNEL)
     for kernel in map(entry, found):

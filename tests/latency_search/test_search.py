@@ -59,17 +59,12 @@ def searched(
 
 
 @pytest.mark.parametrize("fuse", [True, False])
-def test_latency_is_kept_and_predicted(vit, batches, clock, fuse):
-    _, masks = searched(vit, batches, fuse=fuse, speedup=1.6)
+def test_layers_obey_their_patterns_in_time(vit, batches, clock, fuse):
+    net, masks = searched(vit, batches, fuse=fuse, speedup=1.6)
     found = masks.search.found
     assert found.predicted_ms <= found.budget_ms == pytest.approx(masks.search.table.dense_us / 1.6e3)
     predicted, measured = found.rounds[-1]
     assert predicted == pytest.approx(measured, rel=0.05)
-
-
-@pytest.mark.parametrize("fuse", [True, False])
-def test_every_layer_obeys_its_pattern(vit, batches, clock, fuse):
-    net, masks = searched(vit, batches, fuse=fuse, speedup=1.6)
     layout = masks.spec
     assert len({type(pattern) for pattern in layout.patterns.values()}) > 1  # or this looks at nothing
     for layer, mask in masks.items():
@@ -81,14 +76,10 @@ def test_every_layer_obeys_its_pattern(vit, batches, clock, fuse):
         pattern.check(mask, sparsity)
         assert abs(1 - float(mask.float().mean()) - sparsity) * mask.numel() <= pattern.rounding_unit(mask.shape)
         assert not net.get_submodule(layer).weight[~mask].any()
-
-
-def test_one_activation_has_one_pattern(vit, batches, clock):
-    _, masks = searched(vit, batches, speedup=1.6)
     products = {tuple(choice["product"]) for choice in masks.search.layers.values()}
-    assert ("blocks.0.attn.q", "blocks.0.attn.k", "blocks.0.attn.v") in products
-    for product in products:
-        assert len({(masks.spec.patterns.get(layer), masks.spec.sparsities[layer]) for layer in product}) == 1
+    assert (("blocks.0.attn.q", "blocks.0.attn.k", "blocks.0.attn.v") in products) == fuse
+    for product in products:  # one activation has one pattern
+        assert len({(layout.patterns.get(layer), layout.sparsities[layer]) for layer in product}) == 1
 
 
 def test_root_sparsity_is_a_ceiling(vit, batches, clock):

@@ -75,8 +75,9 @@ def test_the_whole_split_is_seen(task, split, stage, samples):
     assert data.stage == stage
 
 
-def test_limit_ends_after_its_batch(task):
-    found = evaluate(task, Net(), Data(), "test", device=CPU, dtype=torch.float32, limit=5)
+@pytest.mark.parametrize("limit", [5, 8])
+def test_limit_ends_after_its_batch(task, limit):
+    found = evaluate(task, Net(), Data(), "test", device=CPU, dtype=torch.float32, limit=limit)
     assert found.samples == found.metrics["samples"] == 8
     assert (found.metrics["accuracy"], found.standard_errors) == (0.5, {"accuracy": 0.1})
     assert found.outcomes == "of accuracy", "of the tracked metric"

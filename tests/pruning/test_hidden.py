@@ -80,7 +80,9 @@ def test_masked_network_is_the_narrower(name, axis, tmp_path):
 def test_every_tensor_of_llama_follows():
     net, inputs = make("Llama")
     net.lm_head.weight = net.model.embed_tokens.weight
-    masks = sf.prune(net, Channel("hidden", multiple_of=16), 0.3, example_inputs=inputs, tell=len)
+    dense = "model.layers.0.mlp.gate_proj"
+    masks = sf.prune(net, Channel("hidden", multiple_of=16), 0.3, ignore=dense, example_inputs=inputs, tell=len)
+    nn.init.normal_(net.get_submodule(dense).weight)  # as training might: it reads the features that are left
     expected = outputs(net, inputs)
     sf.narrow(net, masks)
     assert output_error(outputs(net, inputs), expected) <= 1e-5

@@ -3,7 +3,11 @@
 Epochs, rounds and stages take the training samples in orders, and with augmentations, of their own.
 """
 
+import torch
+
+from sparsefront.config.validate import validate
 from sparsefront.stages.keys import stage_seed
+from sparsefront.stages.network import build_net
 
 STAGES = ["initial weights", "dense", "prune", *(f"recover {index}" for index in range(20))]
 
@@ -20,6 +24,12 @@ def test_ten_thousand_combinations_share_no_seed():
 def test_seed_is_the_same_everywhere():
     """Python's own hash of text is not."""
     assert stage_seed(3, "dense") == 1_862_342_600
+
+
+def test_initial_weights_are_the_seeds(composed):
+    runs = [validate(composed("model.dim=64", "model.depth=1", f"seed={seed}")) for seed in (0, 1, 0)]
+    first, second, again = (build_net(run).head.weight for run in runs)
+    assert torch.equal(first, again) and not torch.equal(first, second)
 
 
 def test_dense_network_recovers_under_another_seed(run):

@@ -49,7 +49,7 @@ def test_line_names_step_and_remedy(tmp_path):
     )
 
 
-@pytest.mark.parametrize(("broken_at", "value"), [(1, float("nan")), (11, -float("inf")), (35, float("nan"))])
+@pytest.mark.parametrize(("broken_at", "value"), [(1, -float("inf")), (11, float("nan")), (35, float("nan"))])
 def test_whichever_step_it_is(tmp_path, broken_at, value):
     with pytest.raises(Diverged, match=f"epoch {broken_at // BATCHES + 1} of 3, step {broken_at + 1}, "):
         train(tmp_path, broken_at=broken_at, value=value)

@@ -21,13 +21,10 @@ BALANCED = "pattern=block_wise granularity=64 pattern.distribution=balanced patt
 MIXED = "pattern=mixed pattern.candidates=[n_m,'tile_wise:4096'] allocation=latency_search allocation.speedup=2"
 TOO_LARGE = {  # the default network's widest layer has 1024 outputs, the one with most inputs 1024
     "granularity=1025": f"^granularity=1025: {LARGEST}: at most 1024 outputs$",
-    "granularity=1000000000": f"^granularity=1000000000: {LARGEST}",
     "pattern.granularity=1025": f"^granularity=1025: {LARGEST}",
     "pattern=tile_2_4 granularity=1000000000": f"^granularity=1000000000: {LARGEST}",
     "pattern=block_2_4 granularity=2048": f"^granularity=2048: {LARGEST}",
-    "pattern=vector_wise granularity=1000000000": f"^granularity=1000000000: {LARGEST}",
     "pattern=shuffled_block granularity=2048": f"^granularity=2048: {LARGEST}",
-    "pattern=block_wise granularity=1000000000": f"^granularity=1000000000: {LARGEST}",
     "pattern=block_wise granularity=4x2048": rf"^granularity=4x2048: .*{INPUTS}",
     "pattern=block_wise granularity=1024x1024": f"^granularity=1024x1024: {LARGEST}$",
     BALANCED: rf"^pattern\.m=32: .*{INPUTS}",

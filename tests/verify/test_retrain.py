@@ -12,10 +12,10 @@ import pytest
 import sparsefront as sf
 from sparsefront.records import members_of
 from sparsefront.results.packed import OUTCOMES, OVERRIDES, RECORD, SAMPLES, pack
-from sparsefront.results.record import record_digest
+from sparsefront.results.record import Result, record_digest
 from sparsefront.verify import rows
 from sparsefront.verify.__main__ import main
-from sparsefront.verify.compared import Comparison
+from sparsefront.verify.compared import DIFFERS, HOLDS, Comparison
 
 TINY = ("debug=tiny", "logger=none", "trainer=cpu", "measure.device=cpu", "model.dim=64", "model.depth=1")
 PLAIN = ("report.html=false", "report.plot=false", "pattern=n_m", "sparsity=0.5", "control=dense_continued")
@@ -109,6 +109,15 @@ def test_metric_within_its_error(record, finished, capsys):
     quality = json.loads((finished / RECORD).read_text())["quality"]
     near = quality["val_masked"] + 1.5 * quality["val_masked_standard_error"]
     assert main([record(quality={"val_masked": near}), "--retrain"]) == 3, capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("commit", "verdict"), [("a" * 40, DIFFERS), ("a" * 40 + "-dirty", HOLDS), ("b" * 40, HOLDS)])
+def test_checkpoint_of_another_commit_holds(finished, commit, verdict):
+    """Its name has the digest of the code; of equal code it is a claim that another training refutes."""
+    now = Result.from_json((finished / RECORD).read_text()).with_values({"commit": "a" * 40})
+    stated = now.with_values({"commit": commit, "checkpoint": "export/0123456789abcdef"})
+    (finding,) = Comparison(stated, now, retrained=True).findings({"checkpoint"})
+    assert finding.verdict == verdict
 
 
 def test_digests_are_checked_before(record, finished, capsys, untrained):

@@ -78,6 +78,7 @@ def attend(
         q, k, v: [B, L, F] of one dtype and layout, row-major or feature-major ([F, B * L] transposed); they may be one tensor.
         features: int32 [3, heads * d]: the column of each feature of Q, K and V in q, k and v, or -1 for zeros; None: the
             columns in order.
+        scale: positive.
         mask: bool (True = attend) or of q's dtype (added to the scores), broadcastable to [B, heads, L, L]; or None. A query
             without keys gets zeros.
         q_bias, v_bias: [heads * d] of any float dtype, contiguous, or None.
@@ -89,6 +90,8 @@ def attend(
     """
     width = q.shape[-1] if features is None else features.shape[-1]
     _check(q, k, v, features, heads, width, mask)
+    if not scale > 0:
+        raise ValueError(f"scale={scale} must be positive")
     batch, length = q.shape[:2]
     tokens = batch * length
     if unsupported_reason(q.dtype, width // heads, q.device) or q.numel() == 0:

@@ -5,9 +5,10 @@ begin between aligned groups of eight tokens, a program reads whole groups: its 
 scores of the neighbors' tokens are masked.
 """
 
+import torch
 import triton
 import triton.language as tl
-from torch import Tensor, bool, dtype, float32, uint8
+from torch import Tensor
 
 # queries and keys per program and k-block, warps, pipeline stages
 LAUNCH, LAUNCH_FP32 = (128, 64, 8, 3), (32, 32, 4, 1)
@@ -75,7 +76,7 @@ def _attend_block(
 ):
     """`largest`, `total` and `sums` with these keys too."""
     k = _load_tile(k_ptr, k_row, has_k, token, end, k_stride, FEATURE_MAJOR, WHOLE_ROWS, WHOLE_TOKENS, UNIT)
-    scores = tl.dot(q, k, input_precision="ieee") * scale
+    scores, factor = tl.dot(q, k, input_precision="ieee"), scale  # products: in units of log2 with the factor
     key = token - start
     of_sequence = (token >= start) & (token < end)
     if MASK != "none":
@@ -88,11 +89,14 @@ def _attend_block(
         else:
             bias = value.to(tl.float32)
             # the smallest bfloat16 in units of log2 would be infinite, which masks: then rows of it would be zero, not averages
-            scores += tl.where(bias == -float("inf"), bias, tl.maximum(bias, -6e37) * 1.4426950408889634)
+            scores = scores * scale + tl.where(
+                bias == -float("inf"), bias, tl.maximum(bias, -6e37) * 1.4426950408889634
+            )
+            factor = 1.0
     if not WHOLE_TOKENS:
         scores = tl.where(of_sequence[None, :], scores, -float("inf"))
-    larger = tl.maximum(largest, tl.max(scores, 1))
-    weights = tl.exp2(scores - larger[:, None])
+    larger = tl.maximum(largest, tl.max(scores, 1) * factor)
+    weights = tl.exp2(scores * factor - larger[:, None])  # one instruction before the exponential
     shrink = tl.exp2(largest - larger)
     v = _load_tile(v_ptr, v_row, has_v, token, end, v_stride, FEATURE_MAJOR, WHOLE_ROWS, WHOLE_TOKENS, UNIT)
     sums = tl.dot(weights.to(v.dtype), tl.trans(v), sums * shrink[:, None], input_precision="ieee")
@@ -193,9 +197,9 @@ def _attend_kernel(
         tl.store(place, result, inside[:, None] & exists[None, :])
 
 
-def default_launch(length: int, dtype: dtype) -> tuple[int, int, int, int]:
+def default_launch(length: int, dtype: torch.dtype) -> tuple[int, int, int, int]:
     """Queries and keys per block, warps and stages: the wider block of queries, unless it computes more in vain."""
-    if dtype == float32:
+    if dtype == torch.float32:
         return LAUNCH_FP32
     return NARROW if -(-length // NARROW[0]) % 2 else LAUNCH
 
@@ -234,10 +238,10 @@ def launch_attention(
     d, kind = width // heads, "none"
     if mask is not None:
         mask = mask.expand(batch, heads, length, length)
-        kind = "bool " * (mask.dtype == bool) + ("keys" if mask.stride(2) == 0 else "pairs")
-        mask = mask.view(uint8) if mask.dtype == bool else mask
+        kind = "bool " * (mask.dtype == torch.bool) + ("keys" if mask.stride(2) == 0 else "pairs")
+        mask = mask.view(torch.uint8) if mask.dtype == torch.bool else mask
     _attend_kernel[(triton.cdiv(length + early, block_m), heads, batch)](
-        *(*parts, q if features is None else features, q if q_bias is None else q_bias),
+        *(*parts, q if features is None else features.contiguous(), q if q_bias is None else q_bias),
         *(q if v_bias is None else v_bias, q if mask is None else mask, to),
         *(length, heads, key_blocks, scale * 1.4426950408889634),
         *(stride // unit for stride in strides),

@@ -7,6 +7,7 @@ from sparsefront_kernels.dense import cublaslt
 from sparsefront_kernels.dense.format import dense_linear
 from sparsefront_kernels.dense.low_precision import FP8_ENTRY, INT8_ENTRY
 from sparsefront_kernels.kernel_entry import KernelEntry, filled_entry
+from sparsefront_kernels.quantized.few_rows import few_rows_entry
 from sparsefront_kernels.quantized.reference import reference_entry
 
 ENTRIES = (
@@ -17,4 +18,5 @@ ENTRIES = (
     FP8_ENTRY,
     reference_entry("dense", "int8"),
     INT8_ENTRY,
+    few_rows_entry("dense"),
 )

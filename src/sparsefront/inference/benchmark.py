@@ -240,7 +240,7 @@ def time_networks(
 ) -> EndToEnd:
     """`time_pair`; with mode=decode, in steps after the prompt."""
     if settings.mode == "decode":
-        return time_steps(dense_net, net, inputs["input_ids"], settings, low=low)
+        return time_steps(dense_net, net, inputs["input_ids"], settings, fuse=fuse, low=low)
     return time_pair(dense_net, net, inputs, settings, fuse=fuse, low=low)
 
 

@@ -22,7 +22,8 @@ PRECISIONS = {
     "none": "all in the network's dtype",
     "fp8": "weights e4m3 with a scale per output, activations e4m3 with a scale per row that is found at run time",
     "fp8_static": "likewise, but one scale for all activations of a layer, from calibration",
-    "int8": "weights int8 with a scale per output, activations int8 with a scale per row that is found at run time",
+    "int8": "weights int8 with a scale per output, activations int8 with a scale per row that is found at run time, or, for few "
+    "rows, in 16 bits",
 }
 CAPABILITY = {"fp8": (8, 9), "int8": (8, 0)}  # minimum compute capability
 MULTIPLE = 16  # N and K of 8-bit products must be multiples of it

@@ -14,6 +14,7 @@ from sparsefront.errors import InvalidSetting, failure_reason, first_line
 from sparsefront.measure.end_to_end import DenseTiming, EndToEnd, time_alone, time_pair
 from sparsefront.measure.settings import INT8_WEIGHT_ONLY, Measure, require_cache
 from sparsefront.measure.timers import LatencySummary
+from sparsefront.measure.variants import Fuse
 
 CACHE = "past_key_values"
 
@@ -196,11 +197,16 @@ class Prefilled:
 
 
 def time_step(
-    net: nn.Module, prompt: Tensor, settings: Measure, *, low: Mapping[str, nn.Module] | None = None
+    net: nn.Module,
+    prompt: Tensor,
+    settings: Measure,
+    *,
+    fuse: Fuse | None = None,
+    low: Mapping[str, nn.Module] | None = None,
 ) -> DenseTiming:
     """Time a single-token step of a dense network after a prompt, in its fastest execution; arguments as in `time_steps`."""
     step, inputs = _step(net, prompt, settings)
-    return time_alone(step, inputs, settings, low=_steps(low or {}, prompt, settings))
+    return time_alone(step, inputs, settings, fuse=fuse, low=_steps(low or {}, prompt, settings))
 
 
 def time_steps(
@@ -209,6 +215,7 @@ def time_steps(
     prompt: Tensor,
     settings: Measure,
     *,
+    fuse: Fuse | None = None,
     low: Mapping[str, nn.Module] | None = None,
 ) -> EndToEnd:
     """Time single-token steps of two networks after a prompt in turn, each in its fastest execution.
@@ -216,13 +223,14 @@ def time_steps(
     Args:
         dense, sparse: in eval mode on the prompt's device.
         prompt: int64 [B, T].
+        fuse: makes the fused graph of a `Decoder`; as in `time_pair`.
         low: as in `time_pair`.
     Raises:
         as `Decoder` and `time_pair`.
     """
     step, inputs = _step(dense, prompt, settings)
     other, _ = _step(sparse, prompt, settings)
-    return time_pair(step, other, inputs, settings, low=_steps(low or {}, prompt, settings))
+    return time_pair(step, other, inputs, settings, fuse=fuse, low=_steps(low or {}, prompt, settings))
 
 
 def _step(net: nn.Module, prompt: Tensor, settings: Measure) -> tuple[Decoder, dict[str, Tensor]]:

@@ -227,26 +227,27 @@ class _Follow(TorchFunctionMode):
 
             def numbers(tensor: Tensor, dim: int = dim, size: int = size) -> Tensor:
                 if tensor.dtype == torch.bool or (not tensor.is_floating_point() and not self._of(tensor)):
-                    return torch.zeros(tensor.shape, dtype=tensor.dtype)  # an index
-                if self._of(tensor).get(dim) is None or tensor.shape[dim] != size:
-                    return torch.full((1,), -1).expand(tensor.shape)
-                return torch.arange(size).view(-1, *[1] * (tensor.dim() - dim - 1)).expand(tensor.shape)
+                    return torch.zeros(tensor.shape, dtype=tensor.dtype, device="cpu")  # an index
+                followed = dim in self._of(tensor) and tensor.shape[dim] == size
+                return (
+                    _numbers(tensor.shape, dim) if followed else torch.full((1,), -1, device="cpu").expand(tensor.shape)
+                )
 
             own = [self._of(tensor)[dim] for tensor in read if dim in self._of(tensor) and tensor.shape[dim] == size]
             moved = tree_leaves(func(*tree_map_only(Tensor, numbers, args), **tree_map_only(Tensor, numbers, kwargs)))
             for place, result in zip(places, moved, strict=True):
-                to = [
-                    at
-                    for at, side in enumerate(result.shape)
-                    if side == size
-                    and result.equal(torch.arange(size).view(-1, *[1] * (result.dim() - at - 1)).expand(result.shape))
-                ]
-                if to:
-                    place[to[0]] = own
-                else:
+                at = next((at for at in range(result.dim()) if result.equal(_numbers(result.shape, at))), None)
+                if at is None or result.shape[at] != size:
                     self._lost.update(dict.fromkeys(own))
+                else:
+                    place[at] = own
         for result, place in zip(made, places, strict=True):
             self._set(result, {at: joined for at, own in place.items() if (joined := self._join(*own)) is not None})
+
+
+def _numbers(shape: Sequence[int], dim: int) -> Tensor:
+    """int64 of this shape: 0, 1, ... along a dim."""
+    return torch.arange(shape[dim], device="cpu").view(-1, *[1] * (len(shape) - dim - 1)).expand(shape)
 
 
 def find_hidden_ties(net: nn.Module, layers: Iterable[str], others: Sequence[Tie]) -> list[Tie]:
@@ -354,15 +355,11 @@ def _inputs(net: nn.Module) -> Iterator[dict[str, Tensor] | tuple[Tensor, ...]]:
     floats: Any = next((tensor.dtype for tensor in net.parameters() if tensor.is_floating_point()), torch.float32)
     empty: Callable[..., Tensor] = partial(torch.empty, device="meta", dtype=floats)
     ids = torch.empty(2, 7, dtype=torch.long, device="meta")
-    modules = [net, *net.modules()]
+    modules = list(net.modules())
     convolutions = [module for module in modules if isinstance(module, nn.Conv2d)]
     channels = convolutions[0].in_channels if convolutions else 3
-    known = [
-        getattr(one, key, None) for one in (config, *modules) for key in ("image_size", "img_size") if one is not None
-    ]
-    known += [
-        getattr(part, "image_size", None) for part in (getattr(config, "vision_config", None),) if part is not None
-    ]
+    holders = [config, getattr(config, "vision_config", None), *modules]
+    known = [getattr(one, key, None) for one in holders for key in ("image_size", "img_size")]
     known += [  # positions of patches, after up to two tokens
         convolutions[0].stride[0] * math.isqrt(parameter.shape[1] - tokens)
         for parameter in net.parameters()

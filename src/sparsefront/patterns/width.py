@@ -33,9 +33,9 @@ def explain_untied(ties: Iterable[Tie], layers: Iterable[str], pattern: Pattern)
 def units_to_prune(ties: Sequence[Tie], shapes: Shapes, sparsity: float, multiple: int = 1) -> list[int]:
     """Number of units to prune in each tie so that every block loses the same share; at least one unit stays.
 
-    The number of heads is rounded to the nearest integer in each attention: 12 at 0.3 lose 4, unless layers lose features of two
-    kinds. Hidden features and
-    channels then lose the share that brings the total as close to `sparsity` as possible from below.
+    The number of heads is rounded to the nearest integer in each attention: 12 at 0.3 lose 4, or fewer where the hidden size
+    loses features too. Hidden features and channels then lose the share that brings the total as close to `sparsity` as
+    possible from below.
 
     Args:
         shapes: layer -> [N, K], for all layers of the ties.
@@ -64,7 +64,8 @@ def units_to_prune(ties: Sequence[Tie], shapes: Shapes, sparsity: float, multipl
             )
         return high if _sparsity(ties, shapes, counts_at(high)) <= sparsity + 1e-9 else low
 
-    of_heads = largest(lambda share: units(share, share)) if _overlap(ties) else sparsity
+    crossing = any(tie.parts for tie in ties)  # the layers of heads lose features of the hidden size, too
+    of_heads = largest(lambda share: units(share, share)) if crossing else sparsity
     counts = units(largest(lambda share: units(share, of_heads)), of_heads)
     if sparsity > 0 and not any(counts):
         least = min((tie.step(multiple) / tie.count for tie in ties), default=1.0)

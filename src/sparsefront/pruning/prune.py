@@ -328,5 +328,5 @@ def _describe(
         others += f"; dense after a swap: {_by_reason(dict.fromkeys(whole, KEEPS_ALL))}"
     layers, share = counted(len(masks), "layer"), pruned / count_weights(net)
     missed = target is not None and misses(pruned / total, target)
-    zeros = f"are zero{f' where {target:.1%} was asked for' * missed}"
+    zeros = f"are zero where {target:.1%} was asked for" if missed else "are zero"
     return f"prune: {pruned / total:.1%} of the weights in {layers} {zeros}, {share:.1%} of all in the network{others}"

@@ -271,15 +271,16 @@ def describe_units(net: nn.Module, removed: Sequence[tuple[Tie, Tensor]]) -> str
     config: Any = net.config
     changes: dict[str, int] = {}
     for tie, units in removed:
-        left, kind = int(units.sum()), type(config).__name__
+        left, before, kind = int(units.sum()) * tie.of_unit, tie.count * tie.of_unit, type(config).__name__
         names: tuple[str, ...] = FEATURES_OF_CONFIG
         what = "holds one number of features for all"
         if tie.attention is not None:
             names, what = HEADS_OF_CONFIG, "holds one number of heads for all"
         elif tie.parts:
             names = ("hidden_size",) if kind in HIDDEN_IS_SHAPE else ()
-            what = "gives the hidden size to more than shapes"
-        left, before = left * tie.of_unit, tie.count * tie.of_unit
+            if names and not getattr(config, "head_dim", None):
+                changes.setdefault("head_dim", before // config.num_attention_heads)
+            what = "may take more than shapes from the hidden size"
         config_key = next((name for name in names if getattr(config, name, None) == before), None)
         if config_key is None or changes.setdefault(config_key, left) != left:
             return f"{kind} {what}"

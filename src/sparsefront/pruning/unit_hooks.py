@@ -3,12 +3,14 @@ that read these alone. Pruned features hold biases and embeddings that the masks
 """
 
 import copy
+from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from sparsefront.masks.weight_view import as_matrix
 from sparsefront.networks import PrunableLayer
@@ -20,29 +22,31 @@ class _Hook:
     of_units = True
 
 
-@dataclass(eq=False)
 class NormOverUnits(_Hook):
     """Replaces the output of a norm: statistics over these units, and zeros in the others.
 
     Args:
+        norm: gives its settings; the weights are those of the norm that is called.
         units: indices of those that are left.
         dim: of them in the input, counted from the end.
     """
 
-    units: Tensor
-    dim: int
-
-    def __call__(self, norm: Any, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
-        (x,) = args
-        units = self.units = self.units.to(x.device)
-        narrower = copy.copy(norm)
-        narrower._forward_hooks, narrower._forward_pre_hooks = {}, {}
-        narrower._parameters = {
-            name: None if own is None else own.index_select(0, units) for name, own in norm._parameters.items()
+    def __init__(self, norm: nn.Module, units: Tensor, dim: int) -> None:
+        self.units, self.dim = units, dim
+        self.narrower: Any = copy.copy(norm)
+        self.narrower._forward_hooks, self.narrower._forward_pre_hooks = OrderedDict(), OrderedDict()
+        self.narrower._parameters = {
+            name: None if own is None else nn.Parameter(torch.empty(len(units), device="meta"))
+            for name, own in norm._parameters.items()
         }
         if hasattr(norm, "normalized_shape"):
-            narrower.normalized_shape = (len(units),)
-        y = type(norm).forward(narrower, x.index_select(self.dim, units))
+            vars(self.narrower)["normalized_shape"] = (len(units),)
+
+    def __call__(self, norm: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        (x,) = args
+        units = self.units = self.units.to(x.device)
+        weights = {name: own.index_select(0, units) for name, own in norm._parameters.items() if own is not None}
+        y = functional_call(self.narrower, weights, (x.index_select(self.dim, units),))
         return torch.zeros_like(output, dtype=y.dtype).index_copy(self.dim, units, y)
 
 
@@ -80,7 +84,7 @@ def hook_units(net: nn.Module, ties: Iterable[Tie], masks: Mapping[str, Tensor])
         if bool(units.all()):
             continue
         for name, dim in tie.norms.items():
-            modules[name].register_forward_hook(NormOverUnits(units.nonzero().flatten(), dim))
+            modules[name].register_forward_hook(NormOverUnits(modules[name], units.nonzero().flatten(), dim))
         weights = {
             id(modules[name.rpartition(".")[0]]._parameters.get("weight"))
             for name, dims in tie.parts.items()

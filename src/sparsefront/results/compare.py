@@ -401,6 +401,12 @@ def split_off_invalid(results: Sequence[Result]) -> tuple[list[Result], list[str
     return list(results), lines
 
 
+def find_split_block(result: Result, others: Iterable[Result]) -> str | None:
+    """Why the block of a result will not be ranked with these others: its dense network is not theirs. None if it is."""
+    members = [other for other in (result, *others) if other.identity.plan_sha256 and _block(other) == _block(result)]
+    return next(iter(_of_several_dense_networks(members)[1]), None)
+
+
 def _of_changed_plans(results: Sequence[Result]) -> tuple[list[Result], list[str]]:
     invalid, lines = [], []
     for subject, members in _group_by(results, _subject).items():

@@ -187,7 +187,7 @@ def dense_speed(bench: EvalContext, net: nn.Module, ways: Ways | None = None) ->
     if bench.prompt is None:
         timed = time_alone(net, bench.inputs, settings, fuse=make_dense_graph, low=low)
     else:
-        timed = time_step(net, bench.prompt, settings, low=low)
+        timed = time_step(net, bench.prompt, settings, fuse=make_dense_graph, low=low)
     if ways is not None:
         ways |= _dense_ways(net, timed)
     speed = _conditions_and_timings(bench, timed.samples_ms, timed)

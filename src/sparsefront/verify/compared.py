@@ -110,6 +110,13 @@ class Comparison:
         """Whether it was evaluated on another device, and maybe in another dtype."""
         return self.result.identity.gpu != self.now.identity.gpu
 
+    @property
+    def other_program(self) -> bool:
+        """Whether the cache keys may differ: another commit or library, or a checkout with changes."""
+        one, other = self.result.identity, self.now.identity
+        names = ("commit", "gpu", "torch_version", "lightning_version", "transformers_version")
+        return any(getattr(one, name) != getattr(other, name) for name in names) or "dirty" in str(one.commit)
+
     @cached_property
     def own_noise(self) -> float:
         """Logarithm of the largest factor between the ends of an interval of the repetition."""
@@ -189,6 +196,10 @@ class Comparison:
         """Whether two different values are the same but for rounding or noise; UNSEEN: another device may make the difference."""
         name = str(path[-1])
         if self.retrained and name.endswith("_sha256"):  # of another training: rounding depends on the device
+            return HOLDS
+        if (
+            self.retrained and name == "checkpoint" and self.other_program
+        ):  # a key of the cache, with the digest of the code
             return HOLDS
         if not all(isinstance(value, int | float) and not isinstance(value, bool) for value in (stated, here)):
             return DIFFERS

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from sparsefront.data.base import DataInfo
 from sparsefront.export.packed_layers import store
 from sparsefront.inference.fusion import block_pass, product_choice
-from sparsefront.inference.fusion.fused import FusedBlock
+from sparsefront.inference.fusion.fused import FusedBlock, OriginalCode
 from sparsefront.inference.fusion.product_choice import ProductChooser
 from sparsefront.measure.timers import KernelTime
 from sparsefront.measure.variants import FusedPart
@@ -125,7 +125,7 @@ class Clock:
     def __init__(self):
         self.products_us = {"gathered_reference": 10.0, "dense_linear": 20.0}
         self.blocks_ms = {"feature_major": 1.0, "row_major": 2.0, "row_major, compiled": 2.0}
-        self.blocks_ms |= {"plain": 3.0, "plain, q k v in one": 3.0}
+        self.blocks_ms |= {"plain": 3.0, "plain, q k v in one": 3.0, "original code": 3.0}
         self.timed_products, self.timed_blocks = [], []
         # kernel -> what it says when it is timed; relative error of the launch that it has then
         self.failures, self.errors = {}, {}
@@ -142,6 +142,8 @@ class Clock:
             assert block.feature_major == feature_major
             kind = "feature_major" if feature_major else "row_major"
             kind += "_attention" * block.has_own_attention + "_in_chunks" * (block.hidden_bytes is not None)
+        elif any(isinstance(part, OriginalCode) for part in block.modules()):
+            kind = "original code"
         elif any(isinstance(part, FusedBlock) for part in block.modules()):
             kind = f"row_major{'_attention' * block.block.has_own_attention}, compiled"
         elif any(isinstance(part, FusedPart) for part in block.modules()):

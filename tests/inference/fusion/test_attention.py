@@ -71,6 +71,14 @@ def test_network_with_own_attention(model, pattern, layout, request):
     assert len(attentions(net)) == len(graphs) and not any(
         graph.graph.find_nodes(op="call_function", target=SDPA) for graph in graphs
     )
+    calls = [
+        (graph.get_submodule(node.target), node)
+        for graph in graphs
+        for node in graph.graph.nodes
+        if node.op == "call_module"
+    ]
+    masks = [node.args[3] for part, node in calls if isinstance(part, FusedAttention)]
+    assert all(mask is None or mask.op == "placeholder" for mask in masks), "a mask is in no layout of the stream"
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

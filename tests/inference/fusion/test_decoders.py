@@ -9,9 +9,8 @@ from torch import Tensor, nn
 
 import sparsefront as sf
 from sparsefront.inference.choice import KernelChoice
-from sparsefront.inference.fusion import fused
-from sparsefront.inference.fusion.block_pass import fuse_blocks
-from sparsefront.inference.fusion.fused import FusedBlock
+from sparsefront.inference.fusion import fused, placement, product_choice
+from sparsefront.inference.fusion.block_pass import fuse_blocks, fuse_dense
 from sparsefront.measure.correctness import output_error
 from sparsefront.patterns.tile_wise import TileWise
 
@@ -61,10 +60,31 @@ def test_decoders_are_rewritten(name, prune_layers):
             assert output_error(rewritten(**inputs, use_cache=False).last_hidden_state, expected) < 1e-5
 
 
+@pytest.mark.parametrize("name", ["Llama", "Gemma"])
+def test_row_norm_adds_the_residual(name, monkeypatch):
+    """Where a product cannot, as cuBLAS cannot: RMSNorm adds it and returns the sum."""
+    for module in (placement, product_choice):
+        monkeypatch.setattr(module, "rows_unsupported_reason", lambda *args, **vectors: None)
+    torch.manual_seed(0)
+    net = getattr(transformers, f"{name}Model")(getattr(transformers, f"{name}Config")(**DECODERS[name][0])).eval()
+    rewritten = copy.deepcopy(net)
+    report = fuse_dense(rewritten, CALLS[0] | {"use_cache": False}, layout="row_major")
+    for block in report.rewritten.values():
+        assert block.residual_norms == 1 and [product.residual for product in block.products] == [
+            False,
+            False,
+            False,
+            True,
+        ]
+    with torch.inference_mode():
+        for inputs in CALLS:
+            outputs = [model(**inputs, use_cache=False).last_hidden_state for model in (rewritten, net)]
+            assert output_error(*outputs) < 1e-5
+
+
 def test_cache_is_served_by_the_block(prune_layers, caplog):
     fused._log_once.cache_clear()  # a process says it once
     net, rewritten, _ = pruned("Llama", DECODERS["Llama"][0], prune_layers)
-    graphs = [len(block.graphs) for block in rewritten.modules() if isinstance(block, FusedBlock)]
     prompt, following = CALLS[0]["input_ids"], CALLS[1]["input_ids"][:, :1]
     kinds = (transformers.DynamicCache, lambda config: transformers.StaticCache(config=config, max_cache_len=20))
     for cache_of in kinds:
@@ -76,8 +96,7 @@ def test_cache_is_served_by_the_block(prune_layers, caplog):
                 place = torch.full((1, 1), prompt.shape[1])
                 outputs.append(model(following, past_key_values=cache, position_ids=place).last_hidden_state)
         assert all(output_error(output, outputs[0]) < 1e-5 for output in outputs)
-    assert "a rewritten LlamaDecoderLayer is called with a StaticCache: its own code runs" in caplog.text
-    assert [len(block.graphs) for block in rewritten.modules() if isinstance(block, FusedBlock)] == graphs
+    assert "a rewritten LlamaDecoderLayer is called with a StaticCache: its own code runs" in caplog.text  # the prompt
     moved = rewritten.double()(following, past_key_values=transformers.DynamicCache(config=net.config))
     assert moved.last_hidden_state.dtype == torch.float64
 
@@ -86,6 +105,7 @@ GENERATORS = {
     "Llama": TEXT | {"num_key_value_heads": 2},
     "Qwen2": TEXT | {"num_key_value_heads": 2},
     "OPT": TEXT | {"ffn_dim": 64, "word_embed_proj_dim": 32},
+    "Mistral": TEXT | {"num_key_value_heads": 2, "sliding_window": 8},  # whose cache no graph serves
 }
 
 

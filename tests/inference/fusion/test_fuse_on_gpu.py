@@ -1,6 +1,7 @@
 """On a GPU: rewritten networks agree with the masked ones, live in compiled code and CUDA graphs, and are chosen by time."""
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,8 +10,10 @@ from quick_settings import one_kernel
 from sparsefront.data.base import DataInfo
 from sparsefront.export.packed_layers import store
 from sparsefront.inference.choice import KernelChoice
+from sparsefront.inference.fusion import block_pass
 from sparsefront.inference.fusion.block_pass import UNCHANGED, WORTH_IT, fuse_blocks, fuse_dense
 from sparsefront.inference.fusion.fused import FusedBlock
+from sparsefront.inference.fusion.placement import RowChunks
 from sparsefront.measure.correctness import output_error
 from sparsefront.measure.graph_capture import record
 from sparsefront.models.bert import Bert
@@ -94,11 +97,38 @@ def test_sparse_network_is_the_masked_one(model, pattern, dtype):
     within(net, masked, inputs, dtype)
 
 
+@pytest.mark.parametrize("layout", ["feature_major", "row_major"])
 @pytest.mark.parametrize("model", ["bert", "vit"])
-def test_replay_and_compiled_equal_eager(model):
+def test_network_with_own_attention(model, layout, monkeypatch):
+    faster = {layout: 0.8, f"{layout}_attention": 0.5}
+    monkeypatch.setattr(block_pass, "chain_time_ms", lambda variant, *_: faster.get(variant.name, 1.0))
     masked, formats, masks, inputs = pruned(model, TileWise(64), torch.float16)
     net = copy.deepcopy(masked)
-    fuse_blocks(net, formats, masks, inputs[0], KernelChoice("sparse", name=one_kernel()))
+    report = fuse_blocks(net, formats, masks, inputs[0], KernelChoice("sparse", name=one_kernel()))
+    assert not report.unsupported and len(report.rewritten) == 2
+    for block in report.blocks.values():
+        assert block.attention and block.layout == layout
+        assert bool(block.products[0].vanished_outputs) == (layout == "feature_major")
+    within(net, masked, inputs, torch.float16)
+    with torch.inference_mode():
+        eager = net(**inputs[0])
+        graph, (replayed,) = record([lambda: net(**inputs[0])], device=CUDA, warmup=2)
+        graph.replay()
+        torch.cuda.synchronize()
+        assert output_error(replayed, eager) <= 5e-3
+
+
+@pytest.mark.parametrize("in_chunks", [False, True])
+@pytest.mark.parametrize("model", ["bert", "vit"])
+def test_replay_and_compiled_equal_eager(model, in_chunks):
+    masked, formats, masks, inputs = pruned(model, TileWise(64), torch.float16)
+    net, choice = copy.deepcopy(masked), KernelChoice("sparse", name=one_kernel())
+    plan = fuse_blocks(net, formats, masks, inputs[0], choice).plan
+    if in_chunks:
+        net, blocks = copy.deepcopy(masked), {name: replace(one, hidden_bytes=1) for name, one in plan.blocks.items()}
+        fuse_blocks(net, formats, masks, inputs[0], choice, plan=replace(plan, blocks=blocks))
+        within(net, masked, inputs, torch.float16)
+    assert any(isinstance(part, RowChunks) for part in net.modules()) == in_chunks
     for number, one in enumerate(inputs):
         with torch.inference_mode():
             eager = net(**one)

@@ -188,8 +188,8 @@ def _attention_site(
             return None
         linears.append(plain[linear])
         features.append(index)
-    scale = options.get("scale")
-    return AttentionSite(tuple(linears), torch.stack(features), heads, d**-0.5 if scale is None else scale, mask, out)
+    scale = d**-0.5 if options.get("scale") is None else options["scale"]
+    return AttentionSite(tuple(linears), torch.stack(features), heads, scale, mask, out) if scale > 0 else None
 
 
 def _feature_index(part: fx.Node, linear: fx.Node, tensors: Mapping[str, Tensor]) -> Tensor | None:

@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,9 +20,10 @@ from sparsefront.inference.fusion.calls import (
     call_tensors,
     find_chains,
     observe_blocks,
+    observe_cached_calls,
     observe_traced_calls,
 )
-from sparsefront.inference.fusion.fused import FusedBlock
+from sparsefront.inference.fusion.fused import FusedBlock, OriginalCode
 from sparsefront.inference.fusion.fused_product import activation_in_layout
 from sparsefront.inference.fusion.norms import NormChooser, observe_norms
 from sparsefront.inference.fusion.placement import FusedResidualNorm, FusedRowNorm
@@ -277,6 +278,7 @@ class BlockPass:
         self.report = FusionReport()
         self._captures = BlockCaptures()
         self._norms = NormChooser(self.device)
+        self._cached_faster: dict[Hashable, bool] = {}
 
     def run(self, layouts: Sequence[str], *, plain: bool) -> FusionReport:
         """Rewrite all chains.
@@ -289,6 +291,7 @@ class BlockPass:
         targets = [name for blocks in chains.values() for name in blocks if self._is_wanted(name)]
         calls, self._rows = observe_blocks(self.net, targets, self.inputs)
         traced = observe_traced_calls(self.net, targets, self.inputs) if targets else {}
+        cached = observe_cached_calls(self.net, targets, self.inputs) if targets else {}
         for chain, blocks in chains.items():
             prepared = {
                 name: candidate for name in blocks if name in targets and (candidate := self._prepare(name, calls))
@@ -299,6 +302,8 @@ class BlockPass:
             for name, block in chosen.blocks.items():
                 if name in traced:
                     self._add_traced_call(block, name, traced[name])
+                if name in cached:
+                    self._add_cached_call(block, name, cached[name])
                 self._replace(name, block, chosen.products[name], calls[name])
         for line in self.report.headlines():
             log.info(line)
@@ -495,6 +500,32 @@ class BlockPass:
         except Unfusable as reason:  # the block reports it when it is called so
             log.debug("block %s, as it is called while traced, %s", name, reason)
 
+    def _add_cached_call(self, block: FusedBlock, name: str, call: BlockCall) -> None:
+        """Add a graph for one token with a static cache if it gives the block's output and is not slower than the original code
+        around the products, timed once for equal blocks.
+        """
+        original, group = self.net.get_submodule(name), self._captures.groups[name]
+        try:
+            if not block.serves(call.args, call.kwargs):
+                block.add_call(*self._captures.another_call(original, name, call))
+            with torch.no_grad():
+                outputs = [module.eval()(*call.args, **call.kwargs) for module in (block, original)]
+            block.fuses_cached = output_error(*outputs) <= _error_limit(block)
+        except Exception as reason:  # a graph may fail in any way on this device
+            why = str(reason) if isinstance(reason, Unfusable) else failure_reason(reason)
+            log.info("with a static cache the code of block %s runs around its products: it %s", name, why)
+            block.fuses_cached = False
+        if block.fuses_cached and self.plan is not None:
+            block.fuses_cached = self.plan.blocks[name].fuses_cached
+        elif block.fuses_cached and self.chooser.times_on(self.device):
+            if group not in self._cached_faster:
+                forms = [
+                    (block_time_ms(form, call), _time_compiled(form, call)) for form in (block, OriginalCode(block))
+                ]
+                times = [min((ms for ms in form if ms is not None), default=math.inf) for form in forms]
+                self._cached_faster[group] = times == sorted(times)
+            block.fuses_cached = self._cached_faster[group]
+
     def _replace(self, name: str, block: FusedBlock, products: list[ProductReport], call: BlockCall) -> None:
         """Replace the block if its output is the same."""
         original = self.net.get_submodule(name)
@@ -530,7 +561,7 @@ class BlockPass:
         launches = (*(str(norm.launch) for norm in norms), *("cuda_rows" for _ in of_rows))
         norms_there = len(block.norms), error, residual_norms, launches
         shown = quantized if low else None
-        choices = block.hidden_bytes, block.has_own_attention
+        choices = block.hidden_bytes, block.has_own_attention, block.fuses_cached
         self.report.blocks[name] = BlockReport(layout, products, *norms_there, shown, *choices)
 
     @torch.no_grad()
@@ -541,9 +572,14 @@ class BlockPass:
         except Exception as raised:  # it may read attributes of a Linear that its replacement lacks
             log.debug("the code of block %s cannot run around its products: %s", name, failure_reason(raised))
             error = math.inf
-        dtype = next(iter(block.product_of.values())).format.dtype
-        limit = LOW_PRECISION_ERROR_LIMIT if has_low_precision(block) else NETWORK_ERROR_LIMIT[dtype]
-        block.original_code_is_right = error <= limit
+        block.original_code_is_right = error <= _error_limit(block)
+
+
+def _error_limit(block: FusedBlock) -> float:
+    """Largest relative error of a block's output against another way to compute it."""
+    if has_low_precision(block):
+        return LOW_PRECISION_ERROR_LIMIT
+    return NETWORK_ERROR_LIMIT[next(iter(block.product_of.values())).format.dtype]
 
 
 def _with_own_attention(rewriting: Rewriting, layouts: Sequence[str]) -> list[Rewriting]:

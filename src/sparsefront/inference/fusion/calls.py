@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from sparsefront_kernels.operands import TRITON_IS_INSTALLED
 from torch import Tensor, nn
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from sparsefront.errors import failure_reason
+from sparsefront.measure.decode import Decoder
 from sparsefront.measure.problems import collect_problems
 from sparsefront.networks import before_forward
 
@@ -30,10 +32,15 @@ Key = Hashable
 
 @dataclass(frozen=True)
 class BlockCall:
-    """A block's arguments in the observed forward, without caches; of its last call, if there are several."""
+    """A block's arguments in the observed forward; of its last call, if there are several."""
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
+
+    @property
+    def is_cached(self) -> bool:
+        """Whether it is of one token with a static cache."""
+        return any(isinstance(value, CachedLayer) for value in (*self.args, *self.kwargs.values()))
 
 
 def call_key(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Key:
@@ -78,6 +85,8 @@ def _leaves(value: Any) -> Iterator[Any]:
     if type(value) in (tuple, list):
         for part in value:
             yield from _leaves(part)
+    elif type(value) is CachedLayer:
+        yield from value.tensors
     elif type(value) is dict:
         for name in sorted(value):
             yield from _leaves(value[name])
@@ -90,6 +99,8 @@ def _replace_tensors(value: Any, tensors: Iterator[Tensor]) -> Any:
         return type(value)(_replace_tensors(part, tensors) for part in value)
     if type(value) is dict:
         return {name: _replace_tensors(value[name], tensors) for name in sorted(value)}
+    if type(value) is CachedLayer:
+        return CachedLayer(*(next(tensors) for _ in value.tensors))
     return next(tensors) if isinstance(value, Tensor) else value
 
 
@@ -99,6 +110,8 @@ def _slot(value: Any, batch: int) -> Hashable:
         return kind, tuple(_slot(part, batch) for part in value)
     if type(value) is dict:
         return "dict", tuple((name, _slot(value[name], batch)) for name in sorted(value))
+    if type(value) is CachedLayer:
+        return "cache", tuple(_slot(part, batch) for part in value.tensors)
     if isinstance(value, Tensor):
         ones = [statically_known_true(size == 1) for size in value.shape]  # adds no guard where a call is exported
         if batch == 1:
@@ -107,11 +120,93 @@ def _slot(value: Any, batch: int) -> Hashable:
     return "constant", value
 
 
-def _without_caches(args: tuple[Any, ...], kwargs: dict[str, Any]) -> BlockCall:
-    """The call with None for KV caches: calls modify them, so timing and comparison run without."""
-    plain = [None if hasattr(value, "get_seq_length") else value for value in args]
-    keywords = {name: None if hasattr(value, "get_seq_length") else value for name, value in kwargs.items()}
-    return BlockCall(tuple(plain), keywords)
+# A call of one new token per row with a static cache: the tensors of the block's layer of the cache take the cache's place.
+
+STATIC_LAYERS = (
+    "StaticLayer",
+    "WrittenAt",
+)  # of transformers, and of `measure.decode`; any other may read its cache otherwise
+
+
+class CachedLayer:
+    """One layer of a static cache, for the block that it belongs to, which calls it like the whole cache of transformers.
+
+    Args:
+        keys, values: [B, key heads, length, d].
+        position: integer [], of the new token.
+    """
+
+    def __init__(self, keys: Tensor, values: Tensor, position: Tensor) -> None:
+        self.tensors = keys, values, position
+
+    def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+        """The keys and values with the new ones [B, key heads, 1, d], written in place; while a graph is captured, copies."""
+        keys, values, position = self.tensors
+        place = position.reshape(1)
+        if keys.is_meta:
+            return keys.index_copy(2, place, key_states), values.index_copy(2, place, value_states)
+        return keys.index_copy_(2, place, key_states), values.index_copy_(2, place, value_states)
+
+
+def cache_layer(block: nn.Module) -> int | None:
+    """The layer of a cache that a block updates, as transformers number them; None where it has none, or several."""
+    values = (getattr(part, "layer_idx", None) for part in block.modules())
+    numbers = {number for number in values if isinstance(number, int)}
+    return next(iter(numbers)) if len(numbers) == 1 else None
+
+
+def one_token_call(
+    args: tuple[Any, ...], kwargs: dict[str, Any], number: int | None
+) -> tuple[tuple[Any, ...], dict[str, Any], Any] | str:
+    """The call with a `CachedLayer` instead of its static cache, and that layer of transformers; or what it is called with
+    that no graph serves.
+
+    Args:
+        number: of the block's layer in the cache, from `cache_layer`.
+    """
+    caches = [value for value in (*args, *kwargs.values()) if _is_cache(value)]
+    if len(caches) != 1:
+        return f"is called with a {find_unsupported(args, kwargs)}"
+    kind, layers = type(caches[0]).__name__, getattr(caches[0], "layers", ())
+    x = next(iter(call_tensors(args, {})), kwargs.get("hidden_states"))
+    if number is None or number >= len(layers) or not isinstance(x, Tensor) or x.dim() != 3 or x.shape[1] != 1:
+        return f"is called with a {kind}"
+    layer = layers[number]
+    if type(layer).__name__ not in STATIC_LAYERS:
+        return f"is called with a {kind} of {type(layer).__name__}"
+    if not layer.is_initialized or layer.keys.dtype != x.dtype:
+        return f"is called with an empty {kind}, or one of another dtype"
+    if x.is_cuda and not TRITON_IS_INSTALLED:
+        return f"is called with a {kind}, and Triton is not installed"
+    cached = CachedLayer(layer.keys, layer.values, _next_position(layer))
+    args = tuple(cached if value is caches[0] else value for value in args)
+    return args, {name: cached if value is caches[0] else value for name, value in kwargs.items()}, layer
+
+
+def count_token(layer: Any) -> None:
+    """Count the token that a graph has written into a layer of a static cache, as the layer's own `update` does."""
+    if getattr(layer, "positions", None) is None:
+        layer.cumulative_length.add_(1)
+
+
+def _next_position(layer: Any) -> Tensor:
+    positions = getattr(layer, "positions", None)
+    return layer.cumulative_length if positions is None else positions.reshape(())
+
+
+def _is_cache(value: Any) -> bool:
+    return hasattr(value, "get_seq_length")
+
+
+def _without_caches(args: tuple[Any, ...], kwargs: dict[str, Any], number: int | None) -> BlockCall:
+    """The call of one token with a `CachedLayer`; others with None for KV caches, which calls modify: timing and comparison
+    run without.
+    """
+    call = one_token_call(args, kwargs, number)
+    if not isinstance(call, str):
+        return BlockCall(*call[:2])
+    plain = [None if _is_cache(value) else value for value in args]
+    return BlockCall(tuple(plain), {name: None if _is_cache(value) else value for name, value in kwargs.items()})
 
 
 CONTAINERS = (nn.ModuleList, nn.Sequential)
@@ -134,11 +229,12 @@ def find_chains(net: nn.Module) -> dict[str, list[str]]:
 def observe_calls(net: nn.Module, blocks: list[str], inputs: Mapping[str, Any]) -> dict[str, BlockCall]:
     """Run the net once and record the calls of its blocks; blocks that are not called are absent."""
     seen: dict[str, BlockCall] = {}
+    modules = {name: net.get_submodule(name) for name in blocks}
 
     def note(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        seen[name] = _without_caches(args, kwargs)
+        seen[name] = _without_caches(args, kwargs, cache_layer(modules[name]))
 
-    with before_forward({name: net.get_submodule(name) for name in blocks}, note), torch.no_grad():
+    with before_forward(modules, note), torch.no_grad():
         net(**inputs)
     return seen
 
@@ -193,3 +289,26 @@ def observe_traced_calls(net: nn.Module, blocks: list[str], inputs: Mapping[str,
     except Exception as error:  # a network may need values in any way
         log.debug("the network cannot be traced as a whole: %s", failure_reason(error))
         return {}
+
+
+CACHE_LENGTH, MOST_ROWS = 256, 16  # of the static cache that steps are observed with
+
+
+def observe_cached_calls(net: nn.Module, blocks: list[str], inputs: Mapping[str, Any]) -> dict[str, BlockCall]:
+    """`observe_calls` of one token per row after a full static cache, but for its last place.
+
+    Returns:
+        empty where the network generates no text with such a cache.
+    """
+    ids = inputs.get("input_ids")
+    if not isinstance(ids, Tensor) or ids.dim() != 2 or not ids.numel():
+        return {}
+    try:
+        decoder = Decoder(net, ids[:MOST_ROWS, :1], CACHE_LENGTH)
+        decoder.position.fill_(CACHE_LENGTH - 1)
+        names = {f"net.{name}": name for name in blocks}
+        calls = observe_calls(decoder, list(names), {"input_ids": ids[:MOST_ROWS, :1]})
+    except Exception as error:  # a network may refuse a cache in any way
+        log.debug("the network is not called with a static cache: %s", failure_reason(error))
+        return {}
+    return {names[name]: call for name, call in calls.items() if call.is_cached}

@@ -6,7 +6,7 @@ import logging
 import math
 import operator
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stderr
+from contextlib import contextmanager, nullcontext, redirect_stderr
 from dataclasses import dataclass
 from textwrap import shorten
 from typing import Any
@@ -22,7 +22,8 @@ from torch.utils._sympy.numbers import int_oo
 from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
 
 from sparsefront.errors import failure_reason
-from sparsefront.inference.fusion.calls import Unfusable, call_tensors, with_tensors
+from sparsefront.inference.fusion.cached_attention import NUMBER, place_cached_attention, without_numbers
+from sparsefront.inference.fusion.calls import BlockCall, Unfusable, call_tensors, with_tensors
 from sparsefront.networks import AlwaysClamped
 
 # Dependencies of a block's graph besides its arguments: its modules, their tensors and the attributes that are read.
@@ -258,9 +259,16 @@ def _capture_call(
     free: tuple[tuple[bool, ...], ...],
 ) -> Captured:
     tensors = [torch.empty(sizes, dtype=tensor.dtype, device="meta") for tensor, sizes in _example(tensors, free)]
+    is_cached = BlockCall(tuple(args), dict(kwargs)).is_cached
     dynamic = (tuple(tuple(Dim.AUTO if size else Dim.STATIC for size in sizes) for sizes in free),)
     try:
-        with _quiet_export(), torch.no_grad(), AlwaysClamped(), attribute_reads(bare) as reads:
+        with (
+            _quiet_export(),
+            torch.no_grad(),
+            AlwaysClamped(),
+            without_numbers(bare) if is_cached else nullcontext(),
+            attribute_reads(bare) as reads,
+        ):
             flat = _Flat(bare, args, kwargs)
             exported = torch.export.export(flat, tuple(tensors), dynamic_shapes=dynamic, strict=False)
             module = _module_of(_functionalize(exported))
@@ -273,7 +281,9 @@ def _capture_call(
     out_spec = exported.call_spec.out_spec
     graph.set_codegen(fx.graph.CodeGen())
     _inline_scalars(module)
-    _simplify(graph)
+    _simplify(graph, is_cached=is_cached)
+    if is_cached:
+        reads = {(module, attribute) for module, attribute in reads if attribute != NUMBER}
     return Captured(graph, out_spec, sizes, frozenset(reads))
 
 
@@ -358,7 +368,7 @@ def _inline_scalars(module: fx.GraphModule) -> None:
             module.graph.erase_node(node)
 
 
-def _simplify(graph: fx.Graph) -> None:
+def _simplify(graph: fx.Graph, *, is_cached: bool) -> None:
     for node in list(graph.nodes):
         if node.op in ("call_function", "call_module") and any(part in str(node.target) for part in CHECKS):
             graph.erase_node(node)
@@ -371,6 +381,8 @@ def _simplify(graph: fx.Graph) -> None:
             node.target = aten.reshape.default  # the view may be invalid for a feature-major tensor
     _use_input_device(graph)
     _fuse_operators(graph)
+    if is_cached:
+        place_cached_attention(graph)
     graph.eliminate_dead_code()
     for node in graph.find_nodes(op="get_attr"):
         node.target = node.target.removeprefix("block.")

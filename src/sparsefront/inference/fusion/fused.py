@@ -20,7 +20,16 @@ from sparsefront.inference.fusion.attention import (
     find_attentions,
     place_attentions,
 )
-from sparsefront.inference.fusion.calls import Key, Unfusable, call_key, call_tensors, find_unsupported
+from sparsefront.inference.fusion.calls import (
+    Key,
+    Unfusable,
+    cache_layer,
+    call_key,
+    call_tensors,
+    count_token,
+    find_unsupported,
+    one_token_call,
+)
 from sparsefront.inference.fusion.capture import Captured, GraphSizes, capture
 from sparsefront.inference.fusion.fused_product import FusedProduct
 from sparsefront.inference.fusion.placement import (
@@ -50,7 +59,8 @@ class FusedBlock(nn.Module):
     """Replaces a block, with the same signature.
 
     A graph supports any batch size and length that the block treats alike. Calls of another kind (with another mask, or none)
-    are captured from the block's original code when they occur. Calls that no graph supports, such as with a KV cache, run the
+    are captured from the block's original code when they occur, and so are those of one new token per row with a static KV
+    cache, whose graph writes into the cache. Calls that no graph supports, such as with another cache or of a prompt, run the
     original code with the products as its Linears.
 
     Args:
@@ -89,6 +99,8 @@ class FusedBlock(nn.Module):
         self._original: list[nn.Module] = []
         self._unserved: set[Key] = set()
         self.original_code_is_right = True  # until a check fails
+        self.fuses_cached = True  # until a graph with a static cache is wrong, or slower than the original code
+        self._cache_layer = cache_layer(bare)
         self._layers = tuple(products)
         self.products = nn.ModuleList(products.values())
         self._kept_names = tuple(kept)
@@ -153,7 +165,9 @@ class FusedBlock(nn.Module):
         modules |= place_quantizations(graph, modules)
         if self.feature_major:
             modules |= place_norms(graph, tensors, added)
-            place_layouts(graph, tuple(modules), row_major_exit=self.row_major_exit)
+            # attention reads a mask besides, which is not in the stream
+            readers = [name for name, part in modules.items() if not isinstance(part, FusedAttention)]
+            place_layouts(graph, readers, row_major_exit=self.row_major_exit)
         else:
             modules |= place_row_norms(graph, tensors, added, modules)
         if self.hidden_bytes is not None:
@@ -174,18 +188,22 @@ class FusedBlock(nn.Module):
         return self._graph_for(call_key(args, kwargs), call_tensors(args, kwargs)) is not None
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
+        call: Any = args, kwargs, None
         kind = find_unsupported(args, kwargs)
         if kind is not None:
-            return self._run_original_code(f"is called with a {kind}", args, kwargs)
-        key = call_key(args, kwargs)
-        tensors = call_tensors(args, kwargs)
+            call = one_token_call(args, kwargs, self._cache_layer) if self.fuses_cached else f"is called with a {kind}"
+            if isinstance(call, str):
+                return self._run_original_code(call, args, kwargs)
+        key, tensors, cached_in = call_key(*call[:2]), call_tensors(*call[:2]), call[2]
         place = self._graph_for(key, tensors)
         if place is None:
-            reason = self._capture(key, args, kwargs)
+            reason = self._capture(key, *call[:2])
             if reason is not None:
                 return self._run_original_code(reason, args, kwargs)
             place = len(self.graphs) - 1
         outputs = self.graphs[place](*tensors)
+        if cached_in is not None:
+            count_token(cached_in)
         spec = self._out_specs[place]
         return outputs[0] if spec.is_leaf() else pytree.tree_unflatten(outputs, spec)
 
@@ -297,6 +315,17 @@ class FusedBlock(nn.Module):
             if site.activation != product.activation:
                 raise Unfusable(f"follows {site.layers[0]} by {site.activation} in one call and by another in others")
         return sites
+
+
+class OriginalCode(nn.Module):
+    """A rewritten block as its original code around the products."""
+
+    def __init__(self, block: FusedBlock) -> None:
+        super().__init__()
+        self.block = block
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.block.original_output(args, kwargs)
 
 
 @cache

@@ -109,6 +109,11 @@ class FusedProduct(SparseLayer):
         return layout_name(x_feature_major=self.x_feature_major, y_feature_major=self.y_feature_major)
 
     @property
+    def quantizes_x(self) -> bool:
+        """Whether the kernel multiplies X in low precision, and not the weight alone."""
+        return self.precision != "none" and bool(self._entry.takes_scales)
+
+    @property
     def output_scales(self) -> str | None:
         """Scales of its quantized output, as in `takes_scales`: "group128" (per row and 128 outputs) if the kernel can quantize;
         else "row", in one pass with the activation. None in 16 bits, or where that saves no pass.

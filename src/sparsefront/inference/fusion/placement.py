@@ -21,6 +21,7 @@ from sparsefront.inference.fusion.attention import ComputedOutputs
 from sparsefront.inference.fusion.fused_product import FusedProduct, activation_in_layout
 from sparsefront.inference.fusion.sites import (
     GATES,
+    STREAM_NORMS,
     ProductSite,
     find_pairs,
     is_stream_norm,
@@ -274,11 +275,11 @@ def place_row_norms(
     """
     norms: dict[str, FusedRowNorm] = {}
     for node in list(graph.nodes):
-        if node.op != "call_function" or (kind := _ROW_NORMS.get(node.target)) is None or not _over_features(node):
+        if node.op != "call_function" or (kind := STREAM_NORMS.get(node.target)) is None or not _over_features(node):
             continue
         weight, bias, eps = _norm_arguments(parameters, node, kind)
         readers = [user for user in node.users if user.op == "call_module" and user.args[0] is node]
-        low = [user for user in readers if _is_low(modules[str(user.target)])]
+        low = [user for user in readers if _quantizes_x(modules[str(user.target)])]
         quantized = bool(low) and all(_reads_rows_in_e4m3(modules[str(user.target)]) for user in low)
         if node not in added and (
             (low and not quantized)  # a compiler fuses the norm with its quantization
@@ -310,9 +311,6 @@ def place_row_norms(
     return norms
 
 
-_ROW_NORMS = {aten.layer_norm.default: "layer_norm", aten.rms_norm.default: "rms_norm"}
-
-
 def _over_features(node: fx.Node) -> bool:
     """Whether a norm is over the last dimension only."""
     shape = node.args[1]
@@ -329,9 +327,9 @@ def _norm_arguments(
     return *vectors, node.args[4] if len(node.args) > 4 else 1e-5
 
 
-def _is_low(module: nn.Module) -> bool:
+def _quantizes_x(module: nn.Module) -> bool:
     product = product_of(module)
-    return product is not None and product.precision != "none"
+    return product is not None and product.quantizes_x
 
 
 def _reads_rows_in_e4m3(module: nn.Module) -> bool:
@@ -466,7 +464,7 @@ def product_of(module: nn.Module) -> FusedProduct | None:
 
 
 def place_quantizations(graph: fx.Graph, modules: Mapping[str, nn.Module]) -> dict[str, Quantizes]:
-    """Insert quantizations of activations that several low-precision products read, and of attention's output.
+    """Insert quantizations of activations that several products would quantize, and of attention's output.
 
     Args:
         graph: with calls of the products.
@@ -478,7 +476,7 @@ def place_quantizations(graph: fx.Graph, modules: Mapping[str, nn.Module]) -> di
     for node in graph.find_nodes(op="call_module"):
         product = modules.get(str(node.target))
         product = product.product if isinstance(product, QuantizesOutput) else product
-        if isinstance(product, FusedProduct) and product.precision != "none":
+        if isinstance(product, FusedProduct) and product.quantizes_x:
             readers.setdefault((node.args[0], product.precision, product.x_scale), []).append(node)
     added: dict[str, Quantizes] = {}
     for (x, *_), nodes in readers.items():
@@ -569,7 +567,9 @@ def place_chunks(graph: fx.Graph, modules: Mapping[str, nn.Module], hidden_bytes
             copies[node] = part.node_copy(node, copies.__getitem__)
         part.output(copies[result])
         name = f"in_chunks_{len(placed)}"
-        width = 1 if isinstance(up, QuantizesOutput) else product.format.dtype.itemsize
+        width = product.format.dtype.itemsize
+        if isinstance(up, QuantizesOutput):  # in its epilogue, or in another pass over 16 bits
+            width = 1 if product.output_scales == "group128" else width + 1
         rows = max(1, hidden_bytes // (product.out_features * width * ROWS)) * ROWS
         body = fx.GraphModule(dict(modules), part)
         placed[name] = RowChunks(body, rows, feature_major=down.y_feature_major)

@@ -25,12 +25,14 @@ class BlockPlan:
         kernels: names of a product's Linears, joined by "+" -> its kernel.
         hidden_bytes: as in `FusedBlock`.
         attention: whether our kernel computes attention, in this layout.
+        fuses_cached: as in `BlockReport`.
     """
 
     layout: str
     kernels: dict[str, str]
     hidden_bytes: int | None = None
     attention: bool = False
+    fuses_cached: bool = True
 
 
 @dataclass(frozen=True)
@@ -213,6 +215,8 @@ class BlockReport:
         quantization_error: of a low-precision block's output against the block with masked dense weights.
         hidden_bytes: as in `FusedBlock`.
         attention: whether our kernel computes attention, in this layout.
+        fuses_cached: whether calls of one token with a static cache run a graph, where the block has one for them; else its
+            original code, which was faster.
     """
 
     layout: str
@@ -224,12 +228,13 @@ class BlockReport:
     quantization_error: float | None = None
     hidden_bytes: int | None = None
     attention: bool = False
+    fuses_cached: bool = True
 
     @property
     def plan(self) -> BlockPlan:
         """The choices of this block; keys are names in the network."""
         kernels = {"+".join(product.layers): product.kernel for product in self.products}
-        return BlockPlan(self.layout, kernels, self.hidden_bytes, self.attention)
+        return BlockPlan(self.layout, kernels, self.hidden_bytes, self.attention, self.fuses_cached)
 
     def describe(self) -> str:
         norms = f"{self.norms} norms" + f" ({self.residual_norms} add the residual)" * (self.residual_norms > 0)

@@ -17,6 +17,7 @@ from sparsefront.inference.fusion.calls import BlockCall, Key, Unfusable, call_k
 from sparsefront.inference.fusion.capture import Captured, capture, plain_attributes, skeleton, structure
 from sparsefront.inference.fusion.plan import ALL_PARTS, FusionParts
 from sparsefront.inference.fusion.sites import (
+    STREAM_NORMS,
     ProductSite,
     ProductWeight,
     complement,
@@ -67,13 +68,13 @@ def compact_hidden(
 
 
 def compute_only_with_weights(weight: ProductWeight) -> tuple[ProductWeight, Tensor | None]:
-    """The product without outputs that have no weights, and bool [N], those that it computes; None: it computes all."""
+    """The product without outputs that have no weights, and bool [N], those that it computes; None: all, if few would vanish."""
     if weight.mask is None or weight.family not in INDEXED_FAMILIES:
         return weight, None
     computes = _whole_units(weight.mask.any(1), _block(weight, 0))
     if isinstance(weight.stored, GatheredFormat):
         computes[outputs_in_tiles(weight.stored)] = True  # pruned outputs fill tiles of joined Linears
-    if not computes.any():
+    if not computes.any() or (~computes).sum() < WORTH_IT * computes.numel():
         return weight, None
     try:
         return _rows(weight, computes), computes
@@ -178,7 +179,7 @@ class ProductSpec:
         activation, residual: of its epilogue.
         x_stream, y_stream: whether X and Y belong to the residual stream or are hidden features, so that they are feature-major
             if the block is; else they belong to attention, which is row-major.
-        normed: whether a norm of the residual stream reads the sum with the residual, so that the norm can add it.
+        norm: kind of the norm of the residual stream that reads the sum with the residual, and so can add it; or None.
         density: of its original Linears.
         vanished_inputs: number of hidden features removed, and of constant inputs that it no longer reads.
         vanished_outputs: number of hidden features removed.
@@ -190,7 +191,7 @@ class ProductSpec:
     residual: bool
     x_stream: bool
     y_stream: bool
-    normed: bool
+    norm: str | None
     density: float
     vanished_inputs: int = 0
     vanished_outputs: int = 0
@@ -342,7 +343,7 @@ def _spec(site: ProductSite, original: ProductWeight, weight: ProductWeight, con
         site.residual is not None,
         x_stream=is_feature_major(site.x),
         y_stream=len(site.layers) == 1 and is_stream(site.users),
-        normed=site.norm is not None,
+        norm=None if site.norm is None else STREAM_NORMS[site.norm.target],
         density=original.density,
         vanished_inputs=k - smaller_k + constants,
         vanished_outputs=n - smaller_n,

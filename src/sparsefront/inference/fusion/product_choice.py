@@ -416,7 +416,7 @@ class ProductChooser:
         """
         chosen = self._fastest(spec, m, feature_major, kernel, low)
         name = chosen.report.kernel
-        can_add = spec.normed and (feature_major or _row_norm_adds(spec))
+        can_add = spec.norm == "layer_norm" if feature_major else spec.norm is not None and _row_norm_adds(spec)
         if not can_add or labeled(name)[0].fuses_epilogue:
             return chosen
         # cuBLAS adds a bias to row-major outputs only, other kernels before they store

@@ -22,6 +22,7 @@ TOKEN_WISE = (
     aten.gelu.default,
     aten.relu.default,
 )
+STREAM_NORMS: dict[Any, str] = {aten.layer_norm.default: "layer_norm", aten.rms_norm.default: "rms_norm"}
 GATES = (aten.silu.default, aten.gelu.default, aten.relu.default, aten.sigmoid.default, aten.tanh.default)
 
 
@@ -36,7 +37,7 @@ class ProductSite:
         x: their input.
         activation: a name of the kernels' `ACTIVATIONS`.
         residual: node that is added, or None.
-        norm: LayerNorm of the residual stream that reads the sum with the residual, if there is no activation; or None.
+        norm: of the residual stream, that reads the sum with the residual, if there is no activation; or None.
         out: last node that the product replaces; for joined Linears one of them, each of which keeps its own users.
         scale: name of the parameter [N] that multiplies the outputs, as in LayerScale, and is folded into the weight; or None.
     """
@@ -176,9 +177,10 @@ def _with_epilogue(node: fx.Node, layer: str, rows: int, taken: set[fx.Node], pa
 
 
 def is_stream_norm(node: fx.Node) -> bool:
-    """Whether a node is a LayerNorm over features with token-wise readers, before or after products are placed."""
+    """Whether a node is a norm over features with token-wise readers, before or after products are placed."""
     return (
-        node.target is aten.layer_norm.default
+        node.target in STREAM_NORMS
+        and (node.target is aten.layer_norm.default or len(node.args) > 3 and node.args[3] is not None)  # it has an eps
         and isinstance(shape := node.args[1], Sequence)
         and len(shape) == 1
         and is_stream([user for user in node.users if user.op != "call_module"])
