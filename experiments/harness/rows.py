@@ -171,12 +171,6 @@ def measure_missing(
         print(row, flush=True)
 
 
-def rows_by_run(rows: Path) -> dict[str, Mapping[str, str]]:
-    """run_id -> its row; rows without a run, such as unsupported points, are skipped."""
-    lines = read_lines(rows)
-    return {line["run_id"]: line for line in lines if line.get("run_id")}
-
-
 def difference(row: Mapping[str, str], result: Result) -> str | None:
     """Describe the first cell of a row that differs from its record; None if there is none.
 

@@ -53,8 +53,8 @@ def _spectrum() -> Inputs:
     return {"input_features": torch.randn(2, 16, 2 * LENGTH)}
 
 
-def _image(side: int = 32) -> Callable[[], Inputs]:
-    return lambda: (torch.randn(2, 3, side, side),)
+def _image() -> Inputs:
+    return (torch.randn(2, 3, 32, 32),)
 
 
 def _sequence() -> Inputs:
@@ -227,20 +227,20 @@ NETWORKS: dict[str, Tiny] = {
     "Mixtral": _of("MixtralForCausalLM", num_local_experts=2, **GROUPED),
     "TransformerEncoder": Tiny("torch", _transformer_encoder, _sequence),
     "LSTM": Tiny("torch", _LSTM, _tokens),
-    "ResNet": Tiny("torchvision", _resnet, _image()),
-    "VGG": Tiny("torchvision", _vgg, _image()),
-    "EfficientNet": Tiny("torchvision", _efficientnet, _image()),
-    "MobileNetV3": Tiny("torchvision", _mobilenet, _image()),
-    "DeepLabV3": Tiny("torchvision", _deeplab, _image()),
+    "ResNet": Tiny("torchvision", _resnet, _image),
+    "VGG": Tiny("torchvision", _vgg, _image),
+    "EfficientNet": Tiny("torchvision", _efficientnet, _image),
+    "MobileNetV3": Tiny("torchvision", _mobilenet, _image),
+    "DeepLabV3": Tiny("torchvision", _deeplab, _image),
     "ViT, torchvision": Tiny(
         "torchvision",
         lambda: torchvision.models.VisionTransformer(32, 8, 2, HEADS, WIDTH, 2 * WIDTH, num_classes=4),
-        _image(),
+        _image,
     ),
     "ViT, timm": Tiny(
         "timm",
         lambda: timm.models.VisionTransformer(img_size=32, patch_size=8, embed_dim=WIDTH, depth=2, num_heads=HEADS),
-        _image(),
+        _image,
     ),
-    "ConvNeXt, timm": Tiny("timm", lambda: timm.models.ConvNeXt(depths=(1, 1, 1, 1), dims=(16, 32, 32, 64)), _image()),
+    "ConvNeXt, timm": Tiny("timm", lambda: timm.models.ConvNeXt(depths=(1, 1, 1, 1), dims=(16, 32, 32, 64)), _image),
 }

@@ -71,10 +71,10 @@ class Measured:
         return next(iter(self.of_seed.values()))
 
 
-def tabulate_seeds(study: Study, file: Path | None = None) -> list[Measured]:
+def tabulate_seeds(study: Study) -> list[Measured]:
     """Every cell with its rows, in the order of the tables."""
     rows: dict[tuple[str, ...], list[Line]] = {}
-    for line in read_lines(file or study.points_file):
+    for line in read_lines(study.points_file):
         rows.setdefault(tuple(line[name] for name in ("network", "table", "row", "column")), []).append(line)
     return [_measured(study, cell, rows) for cell in study.cells]
 

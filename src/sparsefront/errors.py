@@ -125,11 +125,11 @@ def unknown_key(key: str, value: object, name: str, names: Sequence[str], taker:
     return UnknownKey(key, value, f"unknown key; {did_you_mean(name, names)}{taker} takes {known}")
 
 
-def closest(name: str, names: Sequence[str], most: int = 5) -> str:
-    """The names most similar to an unknown one, for a message; those that contain it first."""
+def closest(name: str, names: Sequence[str]) -> str:
+    """The five names most similar to an unknown one, for a message; those that contain it first."""
     holding = [other for other in names if name and name in other]
-    alike = difflib.get_close_matches(name, names, n=most, cutoff=0.0)
-    return ", ".join(list(dict.fromkeys(holding + alike))[:most])
+    alike = difflib.get_close_matches(name, names, n=5, cutoff=0.0)
+    return ", ".join(list(dict.fromkeys(holding + alike))[:5])
 
 
 def did_you_mean(name: str, names: Sequence[str]) -> str:

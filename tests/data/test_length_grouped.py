@@ -8,10 +8,8 @@ from sparsefront.data.text import LengthGroupedBatches
 from sparsefront.training.resume import TrainingData
 
 
-def batches_of(
-    lengths: torch.Tensor, batch_size: int, *, drop_last: bool = False, seed: int = 0
-) -> LengthGroupedBatches:
-    generator = torch.Generator().manual_seed(seed)
+def batches_of(lengths: torch.Tensor, batch_size: int, *, drop_last: bool = False) -> LengthGroupedBatches:
+    generator = torch.Generator().manual_seed(0)
     return LengthGroupedBatches(lengths, batch_size, drop_last=drop_last, generator=generator)
 
 

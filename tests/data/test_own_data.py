@@ -13,12 +13,12 @@ from sparsefront.data.text_columns import TextColumns
 from sparsefront.errors import InvalidSetting
 
 
-def write_images(root: Path, *parts: str, count: int = 10) -> Path:
+def write_images(root: Path, *parts: str) -> Path:
     noise = np.random.RandomState(0)
     for part in parts or ("",):
         for name in ("cat", "dog"):
             (root / part / name).mkdir(parents=True)
-            for number in range(count):
+            for number in range(10):
                 pixels = noise.randint(0, 255, (40, 40, 3), dtype=np.uint8)
                 Image.fromarray(pixels).save(root / part / name / f"{number}.png")
     return root

@@ -71,12 +71,8 @@ class Watch(pl.Callback):
         self.replaced.add("forward" in vars(module.net.blocks[0]))
 
 
-def train(folder: Path, compile: str, *callbacks: pl.Callback, precision="32-true", resumes=False) -> Net:
-    """Two epochs under 2:4 masks that tighten.
-
-    Args:
-        resumes: it leaves its state after an epoch in the folder, and goes on from there.
-    """
+def train(folder: Path, compile: str, *callbacks: pl.Callback, precision="32-true") -> Net:
+    """Two epochs under 2:4 masks that tighten."""
     pl.seed_everything(0, verbose=False)
     net = Net()
     layers = [f"blocks.{i}.linear" for i in range(BLOCKS)]
@@ -100,7 +96,6 @@ def train(folder: Path, compile: str, *callbacks: pl.Callback, precision="32-tru
         loggers=[],
         directory=folder,
         callbacks=(tighten, Lengths(), *callbacks),
-        resume_dir=folder if resumes else None,
     )
     masked.remove()
     return net

@@ -69,18 +69,15 @@ class LowPrecisionProduct:
         return time_calls(self.calls(count), samples=samples)
 
 
-def low_precision_products(
-    m: int, k: int, n: int, *, dtype: torch.dtype = torch.bfloat16, names: Sequence[str] = NAMES
-) -> list[LowPrecisionProduct]:
-    """Those of `NAMES` that support this product on the current CUDA device; 2:4 ones are tuned.
+def low_precision_products(m: int, k: int, n: int, *, names: Sequence[str] = NAMES) -> list[LowPrecisionProduct]:
+    """Those of `NAMES` that support this product on the current CUDA device, with Y in bf16; 2:4 ones are tuned.
 
     Args:
         m, k, n: of the product.
-        dtype: of Y.
     Raises:
         UnsupportedProblem: a kernel does not support it; gives the reason.
     """
-    problem = Problem(m, k, n, dtype, torch.device("cuda"))
+    problem = Problem(m, k, n, torch.bfloat16, torch.device("cuda"))
     return [_tensorwise(problem) if name == TENSORWISE else _of_entry(name, problem) for name in names]
 
 

@@ -25,11 +25,9 @@ class LaunchShape:
     num_stages: int
 
 
-def launch_shape(
-    *, m: int, block_n: int, column_blocks: int, dtype: torch.dtype, device: torch.device, largest_m: int = 128
-) -> LaunchShape:
+def launch_shape(*, m: int, block_n: int, column_blocks: int, dtype: torch.dtype, device: torch.device) -> LaunchShape:
     """Choose the launch for `column_blocks` tiles of block_n outputs over m rows."""
-    block_m = rows_of_block(m, column_blocks, num_sms(device), largest=largest_m)
+    block_m = rows_of_block(m, column_blocks, num_sms(device))
     # 16-bit: the buffers of four stages of 128 × 64 fit into the 99 KiB of sm_89. float32 uses the CUDA cores, where a longer
     # k-block only costs registers.
     block_k = 16 if dtype == torch.float32 else 64
@@ -37,9 +35,9 @@ def launch_shape(
     return LaunchShape(block_m, block_n, block_k, num_warps, num_stages=4)
 
 
-def rows_of_block(m: int, column_blocks: int, num_sms: int, *, largest: int = 128) -> int:
-    """Starts at `largest` and halves while half of it still covers m, or while the grid leaves SMs idle."""
-    block_m = largest
+def rows_of_block(m: int, column_blocks: int, num_sms: int) -> int:
+    """Starts at 128 and halves while half of it still covers m, or while the grid leaves SMs idle."""
+    block_m = 128
     while block_m > 16 and block_m >= 2 * m:
         block_m //= 2
     while block_m > 32 and -(-m // block_m) * column_blocks < num_sms:

@@ -408,7 +408,6 @@ def refine(
     generations: int,
     offspring: int,
     batches: int,
-    seed: int = 0,
 ) -> Refined:
     """Refine an assignment by evolutionary search, within the budget and without changing layouts.
 
@@ -420,7 +419,7 @@ def refine(
         do not add up, so the network's own loss must decide. Departure: a swap may also change the pattern, and the budget
         is a time.
     """
-    drawn = random.Random(seed)
+    drawn = random.Random(0)
     first = best_loss = math.nan
     best, tried, known = start, 0, {start.options}
     choices = [item.find_front(start.layout_of(item)) for item in table.items]

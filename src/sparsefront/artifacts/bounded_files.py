@@ -122,12 +122,9 @@ def separator_of(text: str) -> str:
     return max(SEPARATORS, key=first.count)
 
 
-def read_json_bounded(
-    file: Path, *, max_bytes: int = MOST_TEXT_BYTES, object_pairs_hook: Pairs | None = None, finite: bool = True
-) -> Any:
+def read_json_bounded(file: Path, *, object_pairs_hook: Pairs | None = None, finite: bool = True) -> Any:
     """Read a JSON file; raises Unreadable as `read_text_bounded` and `parse_json_bounded`."""
-    text = read_text_bounded(file, max_bytes=max_bytes)
-    return parse_json_bounded(text, object_pairs_hook=object_pairs_hook, finite=finite)
+    return parse_json_bounded(read_text_bounded(file), object_pairs_hook=object_pairs_hook, finite=finite)
 
 
 def parse_json_bounded(text: str, *, object_pairs_hook: Pairs | None = None, finite: bool = True) -> Any:
@@ -181,9 +178,9 @@ def _whole_number(digits: str) -> int:
     return int(digits)
 
 
-def load_yaml_bounded(file: Path, *, max_bytes: int = MOST_YAML_BYTES) -> Any:
+def load_yaml_bounded(file: Path) -> Any:
     """Read a YAML file as plain containers and scalars; None if it is empty. Raises Unreadable as `parse_yaml_bounded`."""
-    return parse_yaml_bounded(read_text_bounded(file, max_bytes=max_bytes))
+    return parse_yaml_bounded(read_text_bounded(file, max_bytes=MOST_YAML_BYTES))
 
 
 def parse_yaml_bounded(text: str) -> Any:

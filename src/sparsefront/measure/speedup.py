@@ -23,15 +23,14 @@ class Speedup:
 
 DENSE_LINEAR, DENSE_CONV2D = DENSE_KERNELS = ("dense_linear", "dense_conv2d")
 """Names in results of the kernels of layers that stayed dense, which a layer's speedup is over."""
+CONFIDENCE = 0.95  # mass between the two ends of an interval
 FEWEST_REPEATS = 5  # with fewer, an interval covers the true ratio less often than its confidence: none is shown
 SPEEDUP_OVER = {"dense": "speedup", "dense_low": "speedup_low_precision"}
 """Baseline -> field of the speedup over it."""
 
 
-def speedup_of(
-    dense_ms: list[list[float]], sparse_ms: list[list[float]], *, confidence: float = 0.95, draws: int = 2000
-) -> Speedup:
-    """Median over repeats of the ratio of medians, with a two-level bootstrap interval.
+def speedup_of(dense_ms: list[list[float]], sparse_ms: list[list[float]], *, draws: int = 2000) -> Speedup:
+    """Median over repeats of the ratio of medians, with a two-level bootstrap interval of 95 %.
 
     Repeats are drawn with replacement and, inside each, the samples, so both the drift between repeats and the jitter
     inside one widen the interval. Few repeats say little about the drift: where it is as large as the jitter (1 %), the interval
@@ -41,12 +40,11 @@ def speedup_of(
     Args:
         dense_ms, sparse_ms: one list of samples per repeat; as many repeats on both sides, and lists of equal length within
             a side.
-        confidence: mass between the two ends.
         draws: bootstrap draws; the generator's seed is fixed, so equal samples give an equal interval.
     Returns:
         exactly 1, without a spread, where both sides have the same samples: those of one network.
     """
-    return _speedup([(1, dense_ms, sparse_ms)], confidence, draws)
+    return _speedup([(1, dense_ms, sparse_ms)], draws)
 
 
 def latency_over_batches(timed: Sequence[tuple[int, dict[str, list[list[float]]]]]) -> dict[str, float]:
@@ -76,9 +74,7 @@ def latency_over_batches(timed: Sequence[tuple[int, dict[str, list[list[float]]]
     return fields
 
 
-def _speedup(
-    sizes: Sequence[tuple[int, list[list[float]], list[list[float]]]], confidence: float = 0.95, draws: int = 2000
-) -> Speedup:
+def _speedup(sizes: Sequence[tuple[int, list[list[float]], list[list[float]]]], draws: int = 2000) -> Speedup:
     """Speedup of sums over sizes: (weight, samples of dense, samples of sparse)."""
     import torch
 
@@ -97,7 +93,7 @@ def _speedup(
         measured.append(weight * torch.stack([_median(side) for side in samples]))
         drawn.append(weight * torch.stack([_resample_medians(side, chosen, generator) for side in samples]))
     (dense, sparse), (dense_drawn, sparse_drawn) = (torch.stack(medians).sum(0) for medians in (measured, drawn))
-    tails = torch.tensor([(1 - confidence) / 2, (1 + confidence) / 2], dtype=torch.float64)
+    tails = torch.tensor([(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2], dtype=torch.float64)
     low, high = torch.quantile(_median(dense_drawn / sparse_drawn), tails).tolist()
     return Speedup(speedup=_median(dense / sparse).item(), speedup_low=low, speedup_high=high)
 

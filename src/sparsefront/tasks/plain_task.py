@@ -177,12 +177,12 @@ def require_network(net: object, *, argument: str = "net") -> None:
             raise InvalidSetting(argument, type(net).__name__, allowed)
 
 
-def require_finite_weights(net: nn.Module, *, argument: str = "net") -> None:
+def require_finite_weights(net: nn.Module) -> None:
     """Raise InvalidSetting for a parameter with NaN or infinity; names it."""
     bad_tensor = first_non_finite(dict(net.named_parameters()))
     if bad_tensor is not None:
         raise InvalidSetting(
-            argument, type(net).__name__, f"must have finite weights: {bad_tensor.name} holds {bad_tensor.counts}"
+            "net", type(net).__name__, f"must have finite weights: {bad_tensor.name} holds {bad_tensor.counts}"
         )
 
 
