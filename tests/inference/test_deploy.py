@@ -138,11 +138,34 @@ def test_program_equals_network(tmp_path):
 
 def test_inputs_outside_the_range(tmp_path):
     net, inputs = swapped("bert")
-    for limits in ((8, 64), (1, 3), (0, 8), 8, (1, 8, 64), (1.0, 8.0)):
-        with pytest.raises(InvalidSetting, match=r"^batch=.*: is \(least, most\)"):
+    for limits, allowed in (
+        *(((8, 64), "is (least, most) around the example's own 4"), ((1, 3), "is (least, most) around")),
+        *((other, "is (least, most), two whole numbers") for other in ((0, 8), 8, (1, 8, 64), (1.0, 8.0))),
+    ):
+        with pytest.raises(InvalidSetting, match=f"^batch=.*: {re.escape(allowed)}"):
             sf.to_pt2(net, inputs, tmp_path / "a.pt2", batch=limits)
-    with pytest.raises(InvalidSetting, match=r"^path=.*a\.onnx: is a file \*\.pt2"):
-        sf.to_pt2(net, inputs, tmp_path / "a.onnx")
+    for call, message in (
+        (lambda: sf.to_pt2(net, inputs, tmp_path / "a.onnx"), r"path=.*a\.onnx: is a file \*\.pt2"),
+        (lambda: sf.to_pt2(net, inputs, None), "path=None: is a path"),
+        (
+            lambda: sf.to_pt2(net, tokens(1), tmp_path / "a.pt2", batch=(1, 8)),
+            "batch=.*: needs an example of 2 or more",
+        ),
+        (
+            lambda: sf.to_pt2(net, {"input_ids": torch.ones(2, 4)}, tmp_path / "a.pt2"),
+            "example_inputs=.*cannot be called",
+        ),
+        (
+            lambda: sf.to_onnx(bert(), {"input_ids": torch.ones(2, 4)}, tmp_path / "a.onnx"),
+            "example_inputs=.*cannot be",
+        ),
+        (
+            lambda: sf.to_onnx(nn.Linear(2, 2), (torch.ones(2, 2),), tmp_path / "a.onnx", opset=3),
+            "opset=3: .*: give 18",
+        ),
+    ):
+        with pytest.raises(InvalidSetting, match=f"^{message}"):
+            call()
     assert not list(tmp_path.iterdir())
     before = {name: entry._entry for name, entry in net.named_modules() if hasattr(entry, "_entry")}
     sf.to_pt2(net, inputs, tmp_path / "a.pt2", batch=(2, 8))
@@ -181,6 +204,7 @@ def test_inputs_outside_the_range(tmp_path):
 )
 def test_networks_of_one_length(tmp_path, layer, why):
     net = Tagger(layer).eval()
+    net.head = nn.Identity()
     with pytest.raises(
         InvalidSetting, match=rf"^length=\(1, 64\): is fixed by {re.escape(why)}.*: give None, a file a length"
     ):

@@ -84,7 +84,7 @@ PRUNE = [
     ({"net": None}, "net=NoneType: is a torch.nn.Module"),
     ({"net": nn.Linear}, "net=Linear: is a class: give a network of it, Linear(...)"),
     ({"net": Bare()}, "layers=None: leaves no layer to prune (it has no Linear and no convolution)"),
-    ({"net": SWAPPED}, "layers=None: leaves no layer"),
+    ({"net": SWAPPED}, "net=Sequential: was swapped already: give a copy"),
     ({"sparsity": 1.0}, "sparsity=1.0: is the fraction of zeros, in [0, 1)"),
     ({"sparsity": 75}, "sparsity=75: is the fraction of zeros"),
     ({"sparsity": float("nan")}, "sparsity=nan: is the fraction of zeros"),
@@ -223,7 +223,7 @@ SWAP = [
     ({"tell": None}, "tell=None: is a function that takes a line"),
 ]
 BENCHMARK = [
-    ({"net": PRUNED, "dense_net": PRUNED}, "net=Sequential: is the very network that dense_net is"),
+    ({"net": PRUNED, "dense_net": PRUNED}, "net=Sequential: is the same object as dense_net"),
     ({"net": nn.Linear(16, 5)}, "net=[[32, 5]]: must give outputs of the shapes of dense_net's, [[32, 4]]"),
     ({"net": net_of().double()}, "net=torch.float64: is timed in"),
     ({"net": nn.Linear(3, 3)}, "net=Linear: it cannot be called with the example inputs"),

@@ -171,7 +171,7 @@ def benchmark(
     require_network(dense_net, argument="dense_net")
     require_network(net)
     if dense_net is net:
-        allowed = "is the very network that dense_net is: copy.deepcopy one before sf.prune"
+        allowed = "is the same object as dense_net: copy.deepcopy one before sf.prune"
         raise InvalidSetting("net", type(net).__name__, allowed)
     require_instance("settings", settings, Measure)
     require_callable("tell", tell, "line", allowed="is a function that takes a line, such as print")

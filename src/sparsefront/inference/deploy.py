@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 from sparsefront.artifacts.durable import whole_file
 from sparsefront.errors import InvalidSetting, failure_reason
+from sparsefront.export.save import folder_path
 from sparsefront.inference.network_modules import replace_module
 from sparsefront.masks.weight_view import as_matrix
 from sparsefront.measure.correctness import floating_tensors, network_error_limit, output_error, product_error_limit
@@ -33,7 +34,8 @@ from sparsefront.models.recurrent import SplitGRU, SplitLSTM, unsplit_reason
 from sparsefront.models.unpadded import is_unpadded
 from sparsefront.networks import restore_on_error, snapshot_modules, unwrap
 from sparsefront.options import require_package
-from sparsefront.tasks.plain_task import device_of, inputs_in_words, name_inputs_on, require_network
+from sparsefront.pruning.preconditions import require_unswapped
+from sparsefront.tasks.plain_task import device_of, inputs_in_words, name_inputs_on, require_network, translate_errors
 
 log = logging.getLogger(__name__)
 
@@ -111,9 +113,13 @@ def _dims(
         size = first.shape[place]
         pair = isinstance(limits, tuple | list) and [*map(type, limits)] == [int, int]
         low, high = limits if pair else (0, 0)
-        if not 1 <= low <= size <= high or size < 2:
-            allowed = "is (least, most), and the example lies between them and has at least 2"
-            raise InvalidSetting(key, limits, f"{allowed}, not {size}")
+        if not pair or low < 1:
+            raise InvalidSetting(key, limits, f"is (least, most), two whole numbers from 1, such as (1, {8 * size})")
+        if not low <= size <= high or size < 2:
+            allowed = (
+                f"is (least, most) around the example's own {size}" if size > 1 else "needs an example of 2 or more"
+            )
+            raise InvalidSetting(key, limits, allowed)
         most, table = _position_limit(net) if key == "length" else (math.inf, "")
         if high > most:
             raise InvalidSetting(key, limits, f"goes up to {high} tokens, and {table} of the network holds {most}")
@@ -155,6 +161,14 @@ def _without_fast_path() -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(enabled)
 
 
+def _outputs(net: nn.Module, traced: _Traced, tensors: Mapping[str, Tensor]) -> list[Tensor]:
+    """Of the network, which is in eval mode afterwards, on the example."""
+    what = translate_errors("example_inputs", inputs_in_words(tensors), "the network cannot be called with it")
+    with restore_on_error(net), _without_fast_path(), torch.inference_mode(), what:
+        net.eval()
+        return floating_tensors(traced(**tensors))
+
+
 @contextmanager
 def _any_length(net: nn.Module, length: tuple[int, int] | None) -> Iterator[None]:
     """Context in which LSTMs and GRUs are traced for any length, if one is given; the network is unchanged afterwards.
@@ -182,8 +196,8 @@ def _any_length(net: nn.Module, length: tuple[int, int] | None) -> Iterator[None
         restore()
 
 
-def _path(path: Path | str, suffix: str) -> Path:
-    path = Path(path)
+def _path(given: Path | str, suffix: str) -> Path:
+    path = folder_path("path", given)
     if path.suffix != suffix or not path.parent.is_dir():
         raise InvalidSetting("path", path, f"is a file *{suffix} in a folder that exists")
     return path
@@ -311,7 +325,8 @@ def to_pt2(
     inputs = name_inputs_on(net, example_inputs)
     dims = _dims(net, inputs, batch, length)
     tensors = {name: value.contiguous() for name, value in inputs.items() if isinstance(value, Tensor)}
-    record, traced, kernels = _record(net, tensors, dims), _Traced(net.eval(), inputs), {}
+    record, traced, kernels = _record(net, tensors, dims), _Traced(net, inputs), {}
+    expected = _outputs(net, traced, tensors)
     if kernels_by_rows:
         first = next(iter(tensors))
         sizes = list(zip(tensors[first].shape, record["inputs"][first], strict=True))
@@ -326,8 +341,6 @@ def to_pt2(
             program = torch.export.export(
                 traced, (), tensors, dynamic_shapes={name: dims[name] or None for name in tensors}
             )
-    with _without_fast_path(), torch.inference_mode():
-        expected = floating_tensors(traced(**tensors))
     text, does = json.dumps(record), "AOTInductor does not compile it" if compiled else "torch.export does not save it"
     with whole_file(path) as file:
         with _blame(net, does):
@@ -375,9 +388,8 @@ def to_onnx(
     """
     net, path = unwrap(net), _path(path, ".onnx")
     require_network(net)
+    require_unswapped(net)
     for name, layer in net.named_modules():
-        if isinstance(layer, SparseLayer):
-            raise InvalidSetting("net", type(net).__name__, "was swapped already: give a copy of the pruned network")
         if isinstance(layer, nn.Linear | nn.Conv2d) and not _is_dense_or_2_4(layer.weight.detach() != 0):
             allowed = (
                 "has zeros that are neither whole rows and columns nor 2:4, which no ONNX runtime uses; use sf.to_pt2"
@@ -388,15 +400,16 @@ def to_onnx(
     inputs = name_inputs_on(net, example_inputs)
     dims = _dims(net, inputs, batch, length)
     tensors = {name: value for name, value in inputs.items() if isinstance(value, Tensor)}
-    record = _record(net, tensors, dims) | {"opset": opset}
-    traced = _Traced(net, inputs)
+    record, traced = _record(net, tensors, dims) | {"opset": opset}, _Traced(net, inputs)
+    expected = _outputs(net, traced, tensors)
     with restore_on_error(net), torch.no_grad(), _blame(net, "torch.onnx does not take it"):
-        net.eval()
         shapes = {name: dims[name] or None for name in tensors}
         settings: dict[str, Any] = {"opset_version": opset, "dynamo": True, "verbose": False, "external_data": False}
         program = torch.onnx.export(traced, (), kwargs=tensors, dynamic_shapes=shapes, **settings)
         assert program is not None  # dynamo=True
-        expected = floating_tensors(traced(**tensors))
+    written = program.model.opset_imports[""]
+    if written != opset:
+        raise InvalidSetting("opset", opset, f"is not what torch.onnx writes of this network: give {written}")
     program.model.metadata_props[RECORD] = json.dumps(record)
     with whole_file(path) as file:
         program.save(file)

@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from sparsefront_kernels import cuda_library
-from sparsefront_kernels.sparse_layer import SparseLayer
 from torch import Tensor, nn
 
 from sparsefront.errors import InvalidSetting, keys_of
@@ -86,6 +85,7 @@ from sparsefront.progress import bar, counted
 from sparsefront.pruning.layers import dense_weights, explain_nested
 from sparsefront.pruning.masks import Masks, masks_left, require_masks_of
 from sparsefront.pruning.narrow import narrow_layers
+from sparsefront.pruning.preconditions import require_unswapped
 from sparsefront.tasks.plain_task import (
     device_of,
     inputs_in_words,
@@ -410,8 +410,7 @@ KERNELS_SHARE = 0.5  # of the search's time; the rest is for whole networks
 def _require_swappable(net: nn.Module, masks: Mapping[str, Tensor]) -> None:
     require_network(net)
     cuda_library.triton_alone()  # raises at a wrong value of SPARSEFRONT_KERNELS
-    if any(isinstance(module, SparseLayer) for module in net.modules()):
-        raise InvalidSetting("net", type(net).__name__, "was swapped already: give a copy of the pruned network")
+    require_unswapped(net)
     require_finite_weights(net)
     left = masks_left(net, masks)
     require_masks_of(net, left)

@@ -1,4 +1,4 @@
-"""Checks before anything is trained: sparsities that round to no pruning or to empty layers, and a pattern's `storage`.
+"""Checks before anything is trained: swapped networks, a pattern's `storage`, sparsities that prune nothing or empty layers.
 
 They read the kernel package's formats but change no mask, so keys of stages exclude this file (`BOOKKEEPING` of
 `artifacts.code_digest`): editing a format repeats no pruning or training.
@@ -11,6 +11,8 @@ from functools import lru_cache, partial
 
 import torch
 from sparsefront_kernels import FORMATS
+from sparsefront_kernels.sparse_layer import SparseLayer
+from torch import nn
 
 from sparsefront.allocation.base import Allocation, GlobalAllocation, PerLayerAllocation
 from sparsefront.errors import InvalidSetting
@@ -18,6 +20,12 @@ from sparsefront.patterns.base import LARGEST_M, Pattern
 
 CLOSE = 1e-3  # relative precision of the nearest sparsity in messages
 WeightShapes = Mapping[str, tuple[int, ...]]
+
+
+def require_unswapped(net: nn.Module) -> None:
+    """Raise InvalidSetting for a network that runs kernels: it has no weights left to prune, swap or export."""
+    if any(isinstance(module, SparseLayer) for module in net.modules()):
+        raise InvalidSetting("net", type(net).__name__, "was swapped already: give a copy of the pruned network")
 
 
 def require_effect(pattern: Pattern, allocation: Allocation, weight_shapes: WeightShapes, sparsity: float) -> None:

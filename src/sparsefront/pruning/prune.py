@@ -45,7 +45,7 @@ from sparsefront.pruning.make_masks import LayoutSearch, PruningSettings, make_m
 from sparsefront.pruning.mask_spec import fix_spec
 from sparsefront.pruning.masked_weights import require_none_dense, require_none_shared, require_one_sparsity
 from sparsefront.pruning.masks import Masks
-from sparsefront.pruning.preconditions import require_effect, require_storable
+from sparsefront.pruning.preconditions import require_effect, require_storable, require_unswapped
 from sparsefront.pruning.prune_blocks import prune_blocks, removable_blocks
 from sparsefront.pruning.structure import record_zeros, require_no_zeros, structure_of
 from sparsefront.pruning.unit_hooks import hook_units
@@ -119,6 +119,7 @@ def prune(
     """
     net = unwrap(net)
     require_network(net)
+    require_unswapped(net)
     require_finite_weights(net)
     pruning = pruning_settings(pattern, sparsity, granularity, importance, allocation, schedule)
     sparsity = pruning.sparsity
