@@ -11,7 +11,8 @@ from torch._dynamo.utils import counters
 
 from sparsefront import gpu
 from sparsefront.gpu import exclusive, share_gpu
-from sparsefront.inference.fusion import block_pass
+from sparsefront.inference.fusion import block_times
+from sparsefront.inference.fusion.block_pass import fuse_dense
 from sparsefront.inference.fusion.calls import find_chains, observe_calls
 from sparsefront.measure import execution_mode, timers
 from sparsefront.measure.execution_mode import call_in_mode, compile_unshared, first_call
@@ -86,10 +87,10 @@ def test_networks_and_blocks_compile_once(make, monkeypatch):
                 call()
         return SimpleNamespace(latency_us=1.0)
 
-    monkeypatch.setattr(block_pass, "time_layer", time_layer)
+    monkeypatch.setattr(block_times, "time_layer", time_layer)
     net, inputs = make()
     rewritten = copy_sharing_weights(net)
-    assert block_pass.fuse_dense(rewritten, inputs, layout="row_major").rewritten
+    assert fuse_dense(rewritten, inputs, layout="row_major").rewritten
     torch.compiler.reset()
     limits = torch._dynamo.config.patch(recompile_limit=64, fail_on_recompile_limit_hit=True)
     with limits:
@@ -98,7 +99,7 @@ def test_networks_and_blocks_compile_once(make, monkeypatch):
             calls = observe_calls(form, names, inputs)
             for name in (names[0], names[-1]):
                 counters.clear()
-                assert block_pass._time_compiled(form.get_submodule(name), calls[name]) is not None
+                assert block_times.compiled_block_time_ms(form.get_submodule(name), calls[name]) is not None
                 assert counters["stats"]["unique_graphs"] == 1, name
         static = {name: value.clone() for name, value in inputs.items()}
         for form in (net, fuse_linears(net, **inputs), rewritten):

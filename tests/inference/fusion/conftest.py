@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from sparsefront.data.base import DataInfo
 from sparsefront.export.packed_layers import store
-from sparsefront.inference.fusion import block_pass, product_choice
+from sparsefront.inference.fusion import block_times, product_choice
 from sparsefront.inference.fusion.fused import FusedBlock, OriginalCode
 from sparsefront.inference.fusion.product_choice import ProductChooser
 from sparsefront.measure.timers import KernelTime
@@ -157,7 +157,7 @@ def clock(monkeypatch):
     clock = Clock()
     monkeypatch.setattr(ProductChooser, "times_on", lambda self, device: True)
     monkeypatch.setattr(product_choice, "time_layer", clock.product)
-    monkeypatch.setattr(block_pass, "block_time_ms", clock.block)
+    monkeypatch.setattr(block_times, "block_time_ms", clock.block)
     return clock
 
 

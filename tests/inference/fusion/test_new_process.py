@@ -25,12 +25,12 @@ from safetensors.torch import load_file
 
 from sparsefront.data.base import DataInfo
 from sparsefront.inference import autotune
-from sparsefront.inference.fusion import block_pass as chain_choice; from sparsefront.inference.fusion import product_choice
+from sparsefront.inference.fusion import block_times, product_choice
 from sparsefront.inference.fusion.fused import FusedBlock
 from sparsefront.inference.swap import load_sparse
 from sparsefront.models.bert import Bert
 
-for module in (autotune, chain_choice, product_choice):
+for module in (autotune, block_times, product_choice):
     module.time_layer = None  # anything that is timed fails
 folder, device = Path(sys.argv[1]), torch.device(sys.argv[2])
 dtype = torch.float16 if device.type == "cuda" else torch.float32

@@ -11,20 +11,25 @@ from sparsefront_kernels import SparseFormat
 from torch import Tensor, nn
 
 from sparsefront.errors import InvalidSetting, failure_reason
-from sparsefront.gpu import exclusive, yield_gpu
+from sparsefront.gpu import yield_gpu
 from sparsefront.inference.choice import KernelChoice, is_low
 from sparsefront.inference.fusion.attention import ComputedOutputs
+from sparsefront.inference.fusion.block_times import (
+    Variant,
+    chain_time_ms,
+    faster_mode_ms,
+    plain_time_ms,
+    representatives,
+)
 from sparsefront.inference.fusion.calls import (
     BlockCall,
     Unfusable,
-    call_tensors,
     find_chains,
     observe_blocks,
     observe_cached_calls,
     observe_traced_calls,
 )
 from sparsefront.inference.fusion.fused import FusedBlock, OriginalCode
-from sparsefront.inference.fusion.fused_product import activation_in_layout
 from sparsefront.inference.fusion.norms import NormChooser, observe_norms
 from sparsefront.inference.fusion.placement import FusedResidualNorm, FusedRowNorm
 from sparsefront.inference.fusion.plan import (
@@ -47,10 +52,8 @@ from sparsefront.measure.correctness import (
     has_low_precision,
     output_error,
 )
-from sparsefront.measure.execution_mode import compile_unshared, first_call, within_recompile_limit
-from sparsefront.measure.search_time import BLOCK, LAYER, current, time_work, too_late
-from sparsefront.measure.timers import time_layer
-from sparsefront.measure.variants import DoesNotApply, copy_sharing_weights, fuse_linears
+from sparsefront.measure.search_time import BLOCK, LAYER, current, too_late
+from sparsefront.measure.variants import DoesNotApply, copy_sharing_weights
 from sparsefront.models.linears import as_linears
 from sparsefront.progress import counted
 
@@ -78,146 +81,6 @@ class Rewriting:
     name: str
     hidden_bytes: int | None = None
     attention: bool = False
-
-
-@dataclass(frozen=True)
-class Variant:
-    """The rewritten blocks of a chain.
-
-    Args:
-        name: in the report.
-        blocks: block -> its replacement.
-        products: block -> the reports of its products.
-    """
-
-    name: str
-    blocks: Mapping[str, FusedBlock]
-    products: Mapping[str, list[ProductReport]]
-
-    def products_ms(self, name: str) -> float:
-        return sum(product.latency_us or 0.0 for product in self.products[name]) / 1e3
-
-
-def representatives(names: Iterable[str], groups: Mapping[str, object]) -> dict[str, float]:
-    """The first, middle and last block of every group -> number of blocks of the chain that it represents."""
-    members: dict[object, list[str]] = {}
-    for name in names:
-        members.setdefault(groups[name], []).append(name)
-    block_counts: dict[str, float] = {}
-    for blocks in members.values():
-        few = dict.fromkeys((blocks[0], blocks[len(blocks) // 2], blocks[-1]))
-        block_counts |= dict.fromkeys(few, len(blocks) / len(few))
-    return block_counts
-
-
-def chain_time_ms(
-    variant: Variant,
-    calls: Mapping[str, BlockCall],
-    groups: Mapping[str, object],
-    counts: Mapping[str, float],
-    device: torch.device,
-) -> float | None:
-    """Estimated milliseconds of a chain; None where a block cannot run or cannot be timed.
-
-    One block of each group (equal structure and call) is timed as a whole; others are estimated from the difference in their
-    products' times. Row-major blocks are also timed with torch.compile, which fuses norms and activations with neighboring
-    operators and quantization; the faster time counts.
-
-    Args:
-        groups: block -> key of its group of equal blocks.
-        counts: block -> number of blocks that it represents; the variant has to have them all.
-        device: of the blocks.
-    """
-    if any(name not in variant.blocks for name in counts):
-        return None
-    first = {groups[name]: name for name in reversed(list(counts))}
-    rest: dict[object, float] = {}
-    with exclusive(device):
-        for group, name in first.items():
-            block = variant.blocks[name]
-            whole = block_time_ms(block, calls[name], feature_major=block.feature_major)
-            if not block.feature_major:
-                times = (whole, _time_compiled(block, calls[name]))
-                whole = min((time for time in times if time is not None), default=None)
-            if whole is None:
-                return None
-            rest[group] = whole - variant.products_ms(name)
-    return sum(count * (rest[groups[name]] + variant.products_ms(name)) for name, count in counts.items())
-
-
-def plain_time_ms(
-    blocks: Mapping[str, nn.Module], calls: Mapping[str, BlockCall], groups: Mapping[str, object]
-) -> float | None:
-    """Milliseconds of all unchanged blocks, with masked dense weights, as in the dense baseline: the faster of eager and
-    compiled, and with query, key and value as one product if that is faster.
-    """
-    known: dict[object, float | None] = {}
-    for name, block in blocks.items():
-        if groups[name] not in known:
-            known[groups[name]] = _plain_block_time_ms(block, calls[name])
-    times = [known[groups[name]] for name in blocks]
-    timed = [time for time in times if time is not None]
-    return sum(timed) if len(timed) == len(times) else None
-
-
-def _plain_block_time_ms(block: nn.Module, call: BlockCall) -> float | None:
-    """Time a block and its variant with joined Linears; only the faster of them in eager mode is compiled."""
-    forms = [block]
-    fused = fuse_linears(block, *call.args, **call.kwargs)
-    if fused is not None:
-        forms.append(fused)
-    eager = {form: time for form in forms if (time := block_time_ms(form, call)) is not None}
-    compiled = _time_compiled(min(eager, key=eager.__getitem__, default=block), call)
-    return min((time for time in (*eager.values(), compiled) if time is not None), default=None)
-
-
-def block_time_ms(block: nn.Module, call: BlockCall, *, feature_major: bool = False) -> float | None:
-    """Milliseconds of one call in a CUDA graph; None where it fails.
-
-    Args:
-        feature_major: layout of the first argument.
-    """
-    args = [_in_entry_layout(value, feature_major) if place == 0 else value for place, value in enumerate(call.args)]
-    try:
-        return time_layer(block, *args, **call.kwargs).latency_us / 1e3
-    except Exception as error:  # a variant that cannot run is not chosen
-        torch.cuda.synchronize()
-        log.warning("a block could not be timed: %s", failure_reason(error))
-        return None
-
-
-def _time_compiled(block: nn.Module, call: BlockCall) -> float | None:
-    """`block_time_ms` with torch.compile; None where it fails or there is no time to compile it."""
-    if too_late(f"{type(block).__name__} compiled", BLOCK) is not None:
-        return None
-    with time_work(BLOCK), within_recompile_limit(call_tensors(call.args, call.kwargs)[0].device):
-        return block_time_ms(_Compiled(block), call)
-
-
-class _Compiled(nn.Module):
-    """A block through torch.compile; copies share it."""
-
-    def __init__(self, block: nn.Module) -> None:
-        super().__init__()
-        self.block = block
-        self._call, self._compiled = compile_unshared(block), False
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        if self._compiled:
-            return self._call(*args, **kwargs)
-        device = call_tensors(args, kwargs)[0].device
-        output = first_call(lambda: self._call(*args, **kwargs), device)
-        self._compiled = True
-        return output
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> "_Compiled":
-        return self
-
-
-def _in_entry_layout(value: Any, feature_major: bool) -> Any:
-    if isinstance(value, Tensor) and value.is_floating_point() and value.dim() > 1:
-        return activation_in_layout(value, feature_major=feature_major)
-    return value
 
 
 # Rewritten blocks must be this much faster than unchanged ones, since not all variants of these are timed here: the search for
@@ -519,10 +382,8 @@ class BlockPass:
             block.fuses_cached = self.plan.blocks[name].fuses_cached
         elif block.fuses_cached and self.chooser.times_on(self.device):
             if group not in self._cached_faster:
-                forms = [
-                    (block_time_ms(form, call), _time_compiled(form, call)) for form in (block, OriginalCode(block))
-                ]
-                times = [min((ms for ms in form if ms is not None), default=math.inf) for form in forms]
+                forms_ms = [faster_mode_ms(form, call) for form in (block, OriginalCode(block))]
+                times = [math.inf if time is None else time for time in forms_ms]
                 self._cached_faster[group] = times == sorted(times)
             block.fuses_cached = self._cached_faster[group]
 
