@@ -1,9 +1,13 @@
-"""The gates of an LSTM step as one PyTorch op: one pass over memory."""
+"""The gates of an LSTM step as one PyTorch op, in one pass over memory; and the steps of a layer of an LSTM or GRU."""
+
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from sparsefront_kernels import operands
+
+State = tuple[Tensor, ...]  # h and, of an LSTM, c
 
 
 def lstm_gates_reference(from_input: Tensor, from_state: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
@@ -92,3 +96,56 @@ def _gradients(ctx, dh: Tensor, dc: Tensor) -> tuple[Tensor, ...]:
 
 
 lstm_gates.register_autograd(_gradients, setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs))
+
+
+def gru_gates(from_input: Tensor, from_state: Tensor, h: Tensor) -> State:
+    """As `lstm_gates`, of a GRU: products [B, 3H] and h [B, H]."""
+    (reset, update, new), (of_reset, of_update, of_new) = from_input.chunk(3, -1), from_state.chunk(3, -1)
+    update = (update + of_update).sigmoid()
+    new = (new + (reset + of_reset).sigmoid() * of_new).tanh()
+    return ((1 - update) * new + update * h,)
+
+
+GATES = {"lstm": lstm_gates, "gru": gru_gates}
+
+
+def run_steps(
+    from_inputs: Tensor,
+    state: State,
+    product: Callable[[Tensor], Tensor],
+    kind: str,
+    *,
+    reverse: bool,
+    real: Tensor | None = None,
+    whole: Callable[..., State] | None = None,
+) -> tuple[list[Tensor], State]:
+    """One layer in one direction, step by step.
+
+    Args:
+        from_inputs: [T, B, gates * H]: products of all inputs.
+        state: of [B, H].
+        product: of h [B, H].
+        kind: of `GATES`.
+        reverse: from the last step to the first.
+        real: bool [T, B], False after the end of a sequence, where states stay; None: all sequences have length T.
+        whole: a step including its product and gates: (from_input, h [H, B], c) -> h, h [H, B], c; None: there is none.
+    Returns:
+        h [B, H] after each step, and the final state.
+    """
+    turned = None if whole is None else state[0].t().contiguous()
+    state = state if whole is None else tuple(part.contiguous() for part in state)
+    steps = range(len(from_inputs))
+    outputs = [state[0]] * len(steps)
+    by_step = from_inputs.unbind()
+    for step in reversed(steps) if reverse else steps:
+        if whole is None:
+            new = GATES[kind](by_step[step], product(state[0]), state[-1])
+        else:
+            new_h, new_turned, new_c = whole(by_step[step], turned, state[-1])
+            turned = new_turned if real is None else torch.where(real[step], new_turned, turned)
+            new = new_h, new_c
+        if real is not None:
+            new = tuple(torch.where(real[step, :, None], *pair) for pair in zip(new, state, strict=True))
+        state = new
+        outputs[step] = state[0]
+    return outputs, state

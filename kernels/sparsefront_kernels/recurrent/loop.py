@@ -1,4 +1,4 @@
-"""The steps of a layer of an LSTM or GRU, and as ops whose programs take any length: torch.export would write out each step."""
+"""All steps of a layer of an LSTM or GRU as ops, whose programs take any length: torch.export would write out each step."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -10,67 +10,13 @@ from torch import Tensor, nn
 from sparsefront_kernels.custom_op import custom_op
 from sparsefront_kernels.pointwise import contiguous_transpose
 from sparsefront_kernels.problem import X_FEATURE_MAJOR, Y_FEATURE_MAJOR
-from sparsefront_kernels.recurrent.gates import lstm_gates
+from sparsefront_kernels.recurrent.gates import State, run_steps
 from sparsefront_kernels.recurrent.step import NAME, SparseGates, lstm_step
 from sparsefront_kernels.registry import labeled
 from sparsefront_kernels.sparse_layer import SparseLayer
 from sparsefront_kernels.stored_product import stored_product
 
-State = tuple[Tensor, ...]  # h and, of an LSTM, c
-
-
-def gru_gates(from_input: Tensor, from_state: Tensor, h: Tensor) -> State:
-    """As `lstm_gates`, of a GRU: products [B, 3H] and h [B, H]."""
-    (reset, update, new), (of_reset, of_update, of_new) = from_input.chunk(3, -1), from_state.chunk(3, -1)
-    update = (update + of_update).sigmoid()
-    new = (new + (reset + of_reset).sigmoid() * of_new).tanh()
-    return ((1 - update) * new + update * h,)
-
-
-GATES = {"lstm": lstm_gates, "gru": gru_gates}
 OPERATORS: dict[str, Any] = {"lstm": torch.lstm, "gru": torch.gru}
-
-
-def run_steps(
-    from_inputs: Tensor,
-    state: State,
-    product: Callable[[Tensor], Tensor],
-    kind: str,
-    *,
-    reverse: bool,
-    real: Tensor | None = None,
-    whole: Callable[..., State] | None = None,
-) -> tuple[list[Tensor], State]:
-    """One layer in one direction, step by step.
-
-    Args:
-        from_inputs: [T, B, gates * H]: products of all inputs.
-        state: of [B, H].
-        product: of h [B, H].
-        kind: of `GATES`.
-        reverse: from the last step to the first.
-        real: bool [T, B], False after the end of a sequence, where states stay; None: all sequences have length T.
-        whole: a step including its product and gates: (from_input, h [H, B], c) -> h, h [H, B], c; None: there is none.
-    Returns:
-        h [B, H] after each step, and the final state.
-    """
-    turned = None if whole is None else state[0].t().contiguous()
-    state = state if whole is None else tuple(part.contiguous() for part in state)
-    steps = range(len(from_inputs))
-    outputs = [state[0]] * len(steps)
-    by_step = from_inputs.unbind()
-    for step in reversed(steps) if reverse else steps:
-        if whole is None:
-            new = GATES[kind](by_step[step], product(state[0]), state[-1])
-        else:
-            new_h, new_turned, new_c = whole(by_step[step], turned, state[-1])
-            turned = new_turned if real is None else torch.where(real[step], new_turned, turned)
-            new = new_h, new_c
-        if real is not None:
-            new = tuple(torch.where(real[step, :, None], *pair) for pair in zip(new, state, strict=True))
-        state = new
-        outputs[step] = state[0]
-    return outputs, state
 
 
 @custom_op(

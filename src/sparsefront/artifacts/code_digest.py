@@ -23,7 +23,7 @@ OWN = frozenset({"sparsefront", "sparsefront_kernels"})
 # Count by version even where they are imported from a checkout.
 LIBRARIES = frozenset("torch torchvision triton pytorch_lightning lightning transformers numpy quack cutlass".split())
 SITE = {"site-packages", "dist-packages"}
-# Modules that name, find, check and store results without affecting them.
+# Modules that name, find, check and store results without affecting them; of kernels, ops of exported programs alone.
 BOOKKEEPING = (
     "sparsefront.artifacts",
     "sparsefront.config",
@@ -35,6 +35,7 @@ BOOKKEEPING = (
     "sparsefront.pruning.preconditions",
     "sparsefront.results.record",
     "sparsefront.results.run_folder",
+    "sparsefront_kernels.recurrent.loop",
 )
 NATIVE = (".cu", ".cuh", ".cpp", ".cc", ".cxx", ".c", ".h", ".hpp", ".inl")
 TABLES = (".json",)
