@@ -16,7 +16,6 @@ from sparsefront.masks.groups import Groups, select_in_layer
 from sparsefront.masks.weight_view import Permutation, as_matrix
 from sparsefront.networks import require_finite
 from sparsefront.patterns.base import Pattern, new_mask, require_divisible, step_groups, validate_sparsity
-from sparsefront.patterns.hidden import ties_of
 from sparsefront.patterns.ties import Tie
 from sparsefront.patterns.width import mask_tied
 from sparsefront.pruning.calibration import Accumulator, Calibration, score_weights
@@ -260,6 +259,7 @@ class MaskMaker:
         layers: the layers to prune.
         spec: fixed before the first masks.
         open_loader, accumulator: see `score_weights`.
+        ties: of the layers, for patterns that tie them.
     """
 
     pruning: PruningSettings
@@ -268,6 +268,7 @@ class MaskMaker:
     spec: MaskSpec
     open_loader: Callable[[], Iterable[Batch]]
     accumulator: Accumulator | None = None
+    ties: Sequence[Tie] = ()
 
     def __call__(self, sparsity: float, previous: Mapping[str, Tensor] | None) -> dict[str, Tensor]:
         pruning = self.pruning
@@ -287,5 +288,5 @@ class MaskMaker:
             previous=previous,
             nested=pruning.schedule.masks_nest,
             spec=self.spec,
-            ties=ties_of(self.task.net, self.layers, pruning.pattern),
+            ties=self.ties,
         )

@@ -283,7 +283,8 @@ def run_rounds(
             `context.resume_dir` holds the state of another recovery.
     """
     pruning, layers = setup.pruning, list(masks)
-    with MaskedWeights(net, layers, ties_of(net, layers, pruning.pattern)) as masked:
+    ties = ties_of(net, layers, pruning.pattern)
+    with MaskedWeights(net, layers, ties) as masked:
         accumulator = AccumulateScores(net, layers, pruning.importance) if pruning.importance.accumulates else None
         task = source.make_task(None)
         levels = pruning.schedule.round_sparsities(pruning.sparsity)
@@ -303,7 +304,7 @@ def run_rounds(
             context.begin_round(index)
             data = source.data_of_round(index)
             open_loader = data.train_dataloader if context.scoring_loader is None else context.scoring_loader(index)
-            make_masks = MaskMaker(pruning, task, layers, spec, open_loader, accumulator)
+            make_masks = MaskMaker(pruning, task, layers, spec, open_loader, accumulator, ties)
             if index > 0:
                 net.to(torch.device(setup.trainer.device))
                 masks = make_masks(levels[index], masked.masks())
