@@ -143,6 +143,77 @@ def test_norms_average_what_is_left():
     torch.testing.assert_close(net[1](net[0](x))[:, [0, 2, 3]], left, rtol=1e-5, atol=1e-5)
 
 
+class Stream(nn.Module):
+    """A residual stream of 14 features that something else happens to."""
+
+    def __init__(self, between, *parts):
+        super().__init__()
+        self.first, self.up, self.down, self.last = (
+            nn.Linear(*size) for size in ((8, 14), (14, 24), (24, 14), (14, 3))
+        )
+        self.between, self.parts = [between], nn.ModuleList(parts)
+
+    def forward(self, x):
+        h = self.first(x)
+        h = h + self.down(self.up(h).relu())
+        return self.last(self.between[0](h, *self.parts))
+
+
+@pytest.mark.parametrize(
+    ("between", "parts", "shape"),
+    [
+        (lambda h: h * h.mean(1, keepdim=True), (), (4, 8)),
+        (lambda h: h / h.shape[-1] ** 0.5, (), (4, 7, 8)),
+        (lambda h: h * torch.tensor(h.shape[-1], device=h.device), (), (4, 7, 8)),
+        (lambda h: h * (h.shape[-1] > 7), (), (4, 7, 8)),
+        (lambda h: h * h.new_ones(h.shape).sum(-1, keepdim=True), (), (4, 7, 8)),
+        (lambda h: h * torch.ones_like(h).sum(-1, keepdim=True), (), (4, 7, 8)),
+        (lambda h: h * torch.vmap(lambda row: row.mean(-1, keepdim=True))(h), (), (4, 7, 8)),
+        (lambda h: torch.stack([row * row.mean(-1, keepdim=True) for row in h]), (), (4, 7, 8)),
+        (lambda h: h + nn.functional.pad(h, (1, -1)), (), (4, 7, 8)),
+        (lambda h: h + h.transpose(1, 2), (), (4, 14, 8)),
+        (lambda h, conv: h * conv(h[:, None]).mean((1, 2, 3))[:, None, None], (nn.Conv2d(1, 4, 3),), (4, 7, 8)),
+        (lambda h, norm: h * norm(h).mean((1, 2), keepdim=True), (nn.BatchNorm1d(7),), (4, 7, 8)),
+        (lambda h, norm: norm(h), (nn.GroupNorm(2, 14),), (4, 8)),
+        (lambda h, norm: norm(h), (nn.utils.parametrizations.weight_norm(nn.LayerNorm(14), dim=None),), (4, 7, 8)),
+    ],
+)
+def test_sizes_and_mixing_keep_features(between, parts, shape):
+    net = Stream(between, *parts).eval()
+    with pytest.raises(InvalidSetting, match="its features cannot go"):
+        sf.prune(net, HIDDEN, 0.5, example_inputs=(torch.randn(shape),), tell=len)
+
+
+@pytest.mark.parametrize(
+    ("between", "parts"),
+    [
+        (lambda h, norm: norm(h + norm(h)), (nn.LayerNorm(14),)),
+        (lambda h, norm: norm(h), (nn.RMSNorm(14, elementwise_affine=False),)),
+        (lambda h, layer: layer(layer(h)), (nn.Linear(14, 14),)),
+        (lambda h: nn.functional.pad(h, (0, 0, 1, 1)), ()),
+    ],
+)
+def test_hooks_of_users_follow_ours(between, parts):
+    net, inputs = Stream(between, *parts).eval(), torch.randn(2, 14, 8)
+    for part in parts:
+        part.register_forward_hook(lambda module, args, output: output * 3)
+    masks = sf.prune(net, HIDDEN, 0.5, example_inputs=(inputs,), tell=len)
+    expected = net(inputs)
+    assert output_error(torch.compile(net, backend="aot_eager")(inputs), expected) <= 1e-5
+    sf.narrow(net, masks)
+    assert net.last.in_features < 14 and output_error(net(inputs), expected) <= 1e-5
+
+
+def test_narrowing_needs_all_hidden_masks():
+    net, inputs = make("bert")
+    sf.prune(net, HIDDEN, 0.25, example_inputs=inputs, tell=len)
+    others = sf.prune(net, Channel("width"), 0.25, example_inputs=inputs, tell=len)
+    expected = outputs(net, inputs)
+    with pytest.raises(InvalidSetting, match="narrow it with those masks first"):
+        sf.narrow(net, others)
+    assert output_error(outputs(net, inputs), expected) == 0
+
+
 @pytest.mark.parametrize("name", ["BERT", "T5", "BART", "Swin", "Mixtral", "TransformerEncoder", "LSTM"])
 def test_features_that_cannot_be_followed(name):
     net, inputs = MANY[name].make().eval(), MANY[name].inputs()

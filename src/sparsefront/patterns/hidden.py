@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.utils.parametrize import is_parametrized
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
@@ -24,7 +25,8 @@ from sparsefront.patterns.ties import BINARY, UNARY, Tie, find_ties
 
 Axis = tuple[str, int]  # name of a parameter or buffer, and a dimension of it
 PASSED = UNARY | frozenset(
-    "float half bfloat16 double type type_as detach exp log sqrt rsqrt sin cos erf clamp hardtanh selu logsigmoid".split()
+    "float half bfloat16 double type type_as detach exp log sqrt rsqrt sin cos erf clamp hardtanh selu logsigmoid "
+    "zeros_like ones_like empty_like full_like rand_like".split()
 )
 COMBINED = BINARY | frozenset("radd rmul rsub rtruediv where masked_fill maximum minimum addcmul lerp".split())
 REDUCED = frozenset("mean sum amax amin".split())
@@ -33,9 +35,9 @@ MOVED = frozenset(
     "chunk split unbind cat concat stack repeat roll index_select contiguous clone broadcast_to tile flip".split()
 )
 POOLED = frozenset("max_pool2d avg_pool2d adaptive_avg_pool2d adaptive_max_pool2d interpolate".split())
-RULES = {name: f"_{name}" for name in ("linear", "batch_norm", "embedding")}
+RULES = {name: f"_{name}" for name in ("linear", "batch_norm", "embedding", "pad")}
 RULES |= {"conv1d": "_convolve", "conv2d": "_convolve", "layer_norm": "_normalize", "rms_norm": "_normalize"}
-FILLED = frozenset("zeros_like ones_like empty_like full_like new_zeros new_ones new_full new_empty rand_like".split())
+FILLED = frozenset("new_zeros new_ones new_full new_empty".split())
 
 
 class _Follow(TorchFunctionMode):
@@ -48,7 +50,8 @@ class _Follow(TorchFunctionMode):
     def __init__(self, net: nn.Module) -> None:
         super().__init__()
         self.tensors = {**dict(net.named_parameters()), **dict(net.named_buffers())}
-        self.layers = {id(layer.weight) for layer in net.modules() if isinstance(layer, PrunableLayer)}
+        self.layers: set[int] = set()  # weights of those that are called now
+        self.calls: list[Any] = []  # operations, and numbers that enter values: none may depend on the size of features
         self.norms: dict[
             str, tuple[Axis, int]
         ] = {}  # norm -> its features, and where they are in its input, from the end
@@ -56,10 +59,13 @@ class _Follow(TorchFunctionMode):
         self._joined: dict[Axis, Axis] = {}
         self._lost: dict[Axis, None] = {}
         self._axes: dict[int, dict[int, Axis]] = {}
-        self._alive: list[Tensor] = []  # so that no other tensor gets the id
+        self._alive = {id(tensor): tensor for tensor in self.tensors.values()}  # so that no other tensor gets the id
         for name, tensor in self.tensors.items():
             self._set(tensor, {dim: (name, dim) for dim, size in enumerate(tensor.shape) if size > 1})
         for name, module in net.named_modules():
+            if isinstance(module, PrunableLayer):
+                module.register_forward_pre_hook(lambda layer, _: self.layers.add(id(layer.weight)))
+                module.register_forward_hook(lambda layer, *_: self.layers.discard(id(layer.weight)))
             if is_norm(module):
                 module.register_forward_pre_hook(partial(self._enter, name))
                 module.register_forward_hook(self._leave)
@@ -91,6 +97,9 @@ class _Follow(TorchFunctionMode):
             if isinstance(value, Tensor):
                 self._lost.update(dict.fromkeys(self._of(value).values()))
 
+    def take(self, inputs: Any) -> None:
+        self._alive.update((id(tensor), tensor) for tensor in tree_leaves(inputs))
+
     def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func is Tensor.__bool__ and args[0].is_meta and (test := getattr(args[0], "_test", None)):
@@ -98,10 +107,20 @@ class _Follow(TorchFunctionMode):
         result = func(*args, **kwargs)
         made = [value for value in tree_leaves(result) if isinstance(value, Tensor)]
         read = [value for value in tree_leaves((args, kwargs)) if isinstance(value, Tensor)]
+        if any(value.is_meta and id(value) not in self._alive for value in read):
+            raise RuntimeError("an operation that was not seen made a tensor")
+        self._alive.update((id(value), value) for value in made)
         name = getattr(func, "__name__", "").strip("_")
+        counted = name in COMBINED or name in PASSED or name in ("tensor", "full")
+        numbers = [value for value in tree_leaves((args, kwargs)) if isinstance(value, float | int)]
+        self.calls += [name, *(value for value in numbers if counted or isinstance(value, float))]
         if name in ("all", "any"):
             result._test = name
-        if not any(map(self._of, read)) or not made and name != "setitem":
+        if not any(map(self._of, read)):
+            if name not in PASSED | COMBINED | MOVED | FILLED:
+                self.calls += [value.shape for value in read]
+            return result
+        if not made and name != "setitem":
             return result
         if name in RULES:
             self._set(result, getattr(self, RULES[name])(result, *args, **kwargs))
@@ -113,8 +132,6 @@ class _Follow(TorchFunctionMode):
             self._set(made[0], self._reduce(made[0], *args, **kwargs))
         elif name in POOLED:
             self._keep_sizes(made[0], read[0], read[0].dim() - 2)
-        elif name == "pad":
-            self._keep_sizes(made[0], read[0], read[0].dim())
         elif name in MOVED:
             self._move(func, args, kwargs, made, read)
         elif name not in FILLED:
@@ -126,7 +143,12 @@ class _Follow(TorchFunctionMode):
 
     def _set(self, tensor: Tensor, axes: Mapping[int, Axis]) -> None:
         self._axes[id(tensor)] = dict(axes)
-        self._alive.append(tensor)
+
+    def _keep_dims(self, x: Tensor, dims: Iterable[int]) -> dict[int, Axis]:
+        """Those of its dimensions that are followed; the others stay."""
+        axes, dims = self._of(x), set(dims)
+        self._lost.update({axis: None for dim, axis in axes.items() if dim not in dims})
+        return {dim: axis for dim, axis in axes.items() if dim in dims}
 
     def _root(self, axis: Axis) -> Axis:
         while axis in self._joined:
@@ -154,7 +176,8 @@ class _Follow(TorchFunctionMode):
         if own is None:
             self.lose(weight)
         made = self._join(self._of(weight).get(0), *([] if bias is None else [self._of(bias).get(0)]))
-        others = {one: axis for one, axis in self._of(x).items() if one < dim}
+        others = self._keep_dims(x, range(dim + 1))
+        others.pop(dim, None)
         return others if made is None else others | {dim: made}
 
     def _convolve(
@@ -168,17 +191,22 @@ class _Follow(TorchFunctionMode):
             self.lose(x, weight, bias)
             return {}
         own = [weight] if bias is None else [weight, bias]
-        joined = self._join(self._of(x).get(dim), *(self._of(tensor).get(0) for tensor in own))
+        joined = self._join(self._keep_dims(x, [dim]).get(dim), *(self._of(tensor).get(0) for tensor in own))
         return {} if joined is None else {dim: joined}
 
     def _embedding(self, result: Tensor, ids: Tensor, weight: Tensor, *rest: Any, **more: Any) -> dict[int, Axis]:
-        axis = self._of(weight).get(1)
+        max_norm = more.get("max_norm", rest[1] if len(rest) > 1 else None)
+        axis = self._keep_dims(weight, [1] if max_norm is None else []).get(1)
         return {} if axis is None else {result.dim() - 1: axis}
 
     def _batch_norm(self, result: Tensor, x: Tensor, *rest: Any, **more: Any) -> dict[int, Axis]:
         own = [tensor for tensor in (*rest, *more.values()) if isinstance(tensor, Tensor) and tensor.dim() == 1]
-        joined = self._join(self._of(x).get(1), *(self._of(tensor).get(0) for tensor in own))
+        joined = self._join(self._keep_dims(x, [1]).get(1), *(self._of(tensor).get(0) for tensor in own))
         return {} if joined is None else {1: joined}
+
+    def _pad(self, result: Tensor, x: Tensor, pad: Sequence[int], *_: Any, **more: Any) -> dict[int, Axis]:
+        padded = {x.dim() - 1 - place // 2 for place, size in enumerate(pad) if size}
+        return self._keep_dims(x, set(range(x.dim())) - padded)
 
     def _normalize(self, result: Tensor, x: Tensor, shape: Sequence[int], *rest: Any, **more: Any) -> dict[int, Axis]:
         axes, last = self._of(x), x.dim() - 1
@@ -212,13 +240,11 @@ class _Follow(TorchFunctionMode):
         dims = range(x.dim()) if dim is None else [dim] if isinstance(dim, int) else dim
         summed = {one % x.dim() for one in dims}
         left = [one for one in range(x.dim()) if keepdim or one not in summed]
-        self._lost.update({axis: None for one, axis in self._of(x).items() if one in summed})
-        return {left.index(one): axis for one, axis in self._of(x).items() if one not in summed}
+        return {left.index(one): axis for one, axis in self._keep_dims(x, set(range(x.dim())) - summed).items()}
 
     def _keep_sizes(self, result: Tensor, x: Tensor, dims: int) -> None:
         stays = {dim for dim in range(dims) if result.shape[dim] == x.shape[dim]}
-        self._lost.update({axis: None for dim, axis in self._of(x).items() if dim not in stays})
-        self._set(result, {dim: axis for dim, axis in self._of(x).items() if dim in stays})
+        self._set(result, self._keep_dims(x, stays))
 
     def _move(self, func: Any, args: Any, kwargs: Any, made: list[Tensor], read: list[Tensor]) -> None:
         """Find where each dimension goes by moving the numbers of its features."""
@@ -301,29 +327,45 @@ def ties_of(net: nn.Module, layers: Iterable[str], pattern: Pattern) -> list[Tie
     return [*(ties if pattern.in_blocks else ()), *(find_hidden_ties(net, layers, ties) if pattern.over_norms else ())]
 
 
-def can_be_called(net: nn.Module) -> bool:
-    """Whether some inputs fit a network, and its control flow depends on no values."""
-    return _call(net) is not None
+def same_call(net: nn.Module, other: nn.Module) -> bool:
+    """Whether some inputs fit both networks, which differ in sizes, and no operation or number depends on these."""
+    one, another = _call(net), _call(other)
+    return one is not None and another is not None and one.calls == another.calls
 
 
 def _call(net: nn.Module) -> _Follow | None:
-    """Follow one call of a copy without values; None if no inputs that fit are known, or control flow depends on values."""
+    """Follow one call without values; None if no inputs that fit are known, or control flow depends on values."""
     for inputs in _inputs(net):
-        copied = without_values(net)
-        follow = _Follow(copied)
+        follow = _follow(net, inputs)
+        if follow is None:
+            continue
+        if (
+            isinstance(inputs, tuple) and inputs[0].dim() == 3
+        ):  # of rows: dims have other features if it takes single ones
+            return _follow(net, inputs, (inputs[0][:, 0],)) or follow
+        return follow
+    return None
+
+
+def _follow(net: nn.Module, *calls: dict[str, Tensor] | tuple[Tensor, ...]) -> _Follow | None:
+    copied = without_values(net)
+    follow = _Follow(copied)
+    for inputs in calls:
+        follow.take(inputs)
         try:
             with torch.no_grad(), follow:
                 output = copied(**inputs) if isinstance(inputs, dict) else copied(*inputs)
         except Exception:  # whatever the network's code raises for inputs of another kind, or without values
-            continue
+            return None
         follow.lose(list(vars(output).values()) if hasattr(output, "__dict__") else output, output)
-        return follow
-    return None
+    return follow
 
 
 def is_norm(module: nn.Module) -> bool:
     """Whether it divides by a statistic over its features, of which `weight`, if there is one, has an entry each."""
     kind = type(module).__name__
+    if is_parametrized(module):
+        return False
     rms = ("RMSNorm" in kind or kind == "T5LayerNorm") and list(module._parameters) == ["weight"]
     return rms or isinstance(module, nn.LayerNorm | nn.RMSNorm)
 

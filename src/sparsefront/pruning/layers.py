@@ -26,7 +26,7 @@ from sparsefront.networks import (
     layer_weight,
 )
 from sparsefront.patterns.base import Pattern, label
-from sparsefront.patterns.hidden import can_be_called, ties_of, without_values
+from sparsefront.patterns.hidden import same_call, ties_of, without_values
 from sparsefront.patterns.ties import Tie
 from sparsefront.patterns.width import explain_untied, units_to_prune
 from sparsefront.pruning.structure import remove_units
@@ -101,11 +101,13 @@ def plan_pruning(
 
 
 def _runs_without(net: nn.Module, ties: Iterable[Tie]) -> bool:
-    """Whether there are units, and the network can be called with half of them: some networks' code holds their number."""
+    """Whether there are units, and the network computes the same with about half of them: some networks' code holds or reads
+    their number. Ties lose different numbers, so that none fits another's by chance.
+    """
     smaller = without_values(net)
-    for tie in ties:
-        remove_units(smaller, tie, torch.arange(tie.count) < (tie.count + 1) // 2)
-    return bool(ties) and can_be_called(smaller)
+    for place, tie in enumerate(ties):
+        remove_units(smaller, tie, torch.arange(tie.count) < max(1, (tie.count + 1) // 2 - place))
+    return bool(ties) and same_call(net, smaller)
 
 
 def in_groups(module: nn.Module) -> bool:

@@ -255,7 +255,8 @@ def hold(net: nn.Module, masks: Mapping[str, Tensor]) -> "HeldMasks":
 
     Args:
         net: the network that is trained, or a wrapper of it (torch.compile, DataParallel, DDP); may also be wrapped later.
-        masks: from `prune`, `recover` or `load`; or any dict of layer name -> bool mask, True = keep.
+        masks: from `prune`, `recover` or `load`; or any dict of layer name -> bool mask, True = keep, which holds weights
+            alone: norms go on averaging hidden features that it prunes.
     Returns:
         a handle: a context manager with `zero_()`, `remove()`, and `trainer_callback()` for the Trainer of transformers.
     Raises:

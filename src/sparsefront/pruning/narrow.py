@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from sparsefront.errors import InvalidSetting
 from sparsefront.masks.weight_view import as_matrix
 from sparsefront.networks import layer_weight, unwrap
 from sparsefront.patterns.hidden import find_hidden_ties
@@ -18,7 +19,7 @@ from sparsefront.patterns.ties import Tie, features_of, find_ties
 from sparsefront.patterns.width import masks_of_units, units_left
 from sparsefront.pruning.masks import require_masks_of
 from sparsefront.pruning.structure import Removal, describe_units, forget_zeros, record_removal, remove_units
-from sparsefront.pruning.unit_hooks import unhook_units
+from sparsefront.pruning.unit_hooks import hooks_of_units, unhook_units
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +55,7 @@ def narrow(net: nn.Module, masks: Mapping[str, Tensor]) -> Narrowed:
         which layers became narrower: `print(narrowed)`. The network remembers what it lost: `sf.save` of its next masks stores
             that too, and `sf.load` opens both in the original architecture.
     Raises:
-        InvalidSetting: masks do not belong to the network.
+        InvalidSetting: masks do not belong to the network, or leave hidden features in it that others pruned.
     """
     net = unwrap(net)
     require_masks_of(net, masks)
@@ -93,6 +94,11 @@ def _narrow_all(net: nn.Module, masks: Mapping[str, Tensor]) -> tuple[dict[str, 
     tie_units = _with_fewer(ties, matrices)
     if not _explain(tie_units, matrices):
         tie_units += _with_fewer(find_hidden_ties(net, masks, ties), matrices)
+    if hooks_of_units(net) and not any(tie.parts or tie.norms for tie, _ in tie_units):
+        allowed = (
+            "leave hidden features in the network that an earlier sf.prune zeroed: narrow it with those masks first"
+        )
+        raise InvalidSetting("masks", "given", allowed)
     before = {layer: list(layer_weight(net.get_submodule(layer)).shape) for tie, _ in tie_units for layer in tie.layers}
     unhook_units(net)
     for tie, units in tie_units:

@@ -45,7 +45,8 @@ class NormOverUnits(_Hook):
     def __call__(self, norm: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
         (x,) = args
         units = self.units = self.units.to(x.device)
-        weights = {name: own.index_select(0, units) for name, own in norm._parameters.items() if own is not None}
+        own = [name for name, own in self.narrower._parameters.items() if own is not None]
+        weights = {name: getattr(norm, name).index_select(0, units) for name in own}
         y = functional_call(self.narrower, weights, (x.index_select(self.dim, units),))
         return torch.zeros_like(output, dtype=y.dtype).index_copy(self.dim, units, y)
 
@@ -63,8 +64,8 @@ class ReadUnits(_Hook):
     pixels: int
 
     def __call__(self, layer: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        self.pruned = self.pruned.to(args[0].device)
-        return args[0].masked_fill(self.pruned.view(-1, *[1] * self.pixels), 0.0), *args[1:]
+        pruned = self.pruned = self.pruned.to(args[0].device)
+        return args[0].masked_fill(pruned.view(-1, *[1] * self.pixels), 0.0), *args[1:]
 
 
 def hook_units(net: nn.Module, ties: Iterable[Tie], masks: Mapping[str, Tensor]) -> None:
@@ -84,19 +85,29 @@ def hook_units(net: nn.Module, ties: Iterable[Tie], masks: Mapping[str, Tensor])
         if bool(units.all()):
             continue
         for name, dim in tie.norms.items():
-            modules[name].register_forward_hook(NormOverUnits(modules[name], units.nonzero().flatten(), dim))
+            hook = NormOverUnits(modules[name], units.nonzero().flatten(), dim)
+            modules[name].register_forward_hook(hook, prepend=True)  # before others, which may change its output
         weights = {
-            id(modules[name.rpartition(".")[0]]._parameters.get("weight"))
+            id(modules[name.rpartition(".")[0]]._parameters["weight"])
             for name, dims in tie.parts.items()
-            if 1 in dims
+            if 1 in dims and name.rpartition(".")[2] == "weight"
         }
         for name, layer in modules.items():  # a head may share its weight with the embedding that is named
             if isinstance(layer, PrunableLayer) and id(layer.weight) in weights and name not in tie.inputs:
                 layer.register_forward_pre_hook(ReadUnits(~units, layer.weight.dim() - 2))
 
 
+def hooks_of_units(net: nn.Module) -> list[tuple[dict[int, Any], int]]:
+    """Dicts of hooks, and the keys in them."""
+    return [
+        (hooks, key)
+        for module in net.modules()
+        for hooks in (module._forward_hooks, module._forward_pre_hooks)
+        for key, hook in hooks.items()
+        if isinstance(hook, _Hook)
+    ]
+
+
 def unhook_units(net: nn.Module) -> None:
-    for module in net.modules():
-        for hooks in (module._forward_hooks, module._forward_pre_hooks):
-            for key in [key for key, hook in hooks.items() if isinstance(hook, _Hook)]:
-                del hooks[key]
+    for hooks, key in hooks_of_units(net):
+        del hooks[key]
