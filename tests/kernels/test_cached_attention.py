@@ -117,6 +117,14 @@ def test_cached_attention_by_mask(parts, device):
         assert not out[1].any() and out[0].isfinite().all()
 
 
+@pytest.mark.parametrize(("parts", "position"), [(1, 90), (3, 90), (1, -1)])
+def test_position_outside_of_the_cache(parts, position, device):
+    """Nothing is written, also not into the next head's place, and the output shows it."""
+    operands = clean(draw(3, 2, 2, 90, 16, torch.float32, device) | {"position": torch.tensor([position], device=device)})
+    out, keys, values = run_kernel(operands, parts=parts)
+    assert out.isnan().all() and torch.equal(keys, operands["keys"]) and torch.equal(values, operands["values"])
+
+
 def clean(operands: dict[str, Any]) -> dict[str, Any]:
     """Without NaN, which the reference multiplies by a weight of zero."""
     return operands | {name: operands[name].nan_to_num() for name in ("keys", "values")}

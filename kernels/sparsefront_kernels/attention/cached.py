@@ -73,7 +73,8 @@ def attend_cached(
         q: [B, heads, d], float16, bfloat16 or float32 (on a CPU float64 too); elements of a head are contiguous.
         k, v: [B, key heads, d], likewise; `heads` is a multiple of the key heads.
         keys, values: [B, key heads, length, d] of q's dtype, contiguous; changed at `position`.
-        position: integer [1], less than length; read on the device, so that a CUDA graph is right for every position.
+        position: integer [1], less than length; read on the device, so that a CUDA graph is right for every position. Another
+            position raises IndexError on a CPU; on a GPU it writes nothing and gives NaN.
         mask: [B or 1, length]: bool, True = attend, or of a float dtype and added to the scores; None: attends to all up to
             the position. A row that attends to nothing gives 0.
         cos, sin: [B or 1, rotary] of a float dtype, for the first `rotary` features, an even number; None: no rotation.
