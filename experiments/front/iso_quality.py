@@ -22,13 +22,21 @@ from experiments.harness import page
 from experiments.harness.figures import MARKERS, new_figure, paper_style, save_svg, small_axes
 from sparsefront.points import read_points
 from sparsefront.progress import counted
-from sparsefront.results.candidates import is_pruned, low_precision_of, side_of, smaller_first, speedup_interval
+from sparsefront.results.candidates import (
+    is_pruned,
+    low_precision_of,
+    side_of,
+    smaller_first,
+    speedup_interval,
+)
+from sparsefront.results.comparable import model_text, task_text
 from sparsefront.results.compare import split_off_invalid
 from sparsefront.results.record import Result
 from sparsefront.results.statistics import LEAST_SEEDS, OutcomesOf
 from sparsefront.results.store import read_results
 
 MARKS = ("<!-- iso-quality -->", "<!-- end of iso-quality -->")
+TUNING_SEED = 100  # is not reported
 BUDGETS, BATCH = {782: "B1", 3125: "B4", 12500: "B16", 50000: "B64"}, 32  # steps, and texts of a step
 STEPS = {name: steps for steps, name in BUDGETS.items()}
 LOSSES = (0.25, 0.5, 1.0)  # points
@@ -111,7 +119,9 @@ def blocks_of(results: Sequence[Result], outcomes_of: OutcomesOf) -> tuple[dict[
     which is that of the depth lines. Results that `split_off_invalid` names do not reach any block.
     """
     counting, reasons = split_off_invalid(results)
-    trained = [row for row in counting if is_pruned(row) and row.cost.recovery_steps]
+    trained = [
+        row for row in counting if is_pruned(row) and row.cost.recovery_steps and row.identity.seed != TUNING_SEED
+    ]
     blocks: dict[int, list[Block]] = {}
     for steps, of_budget in _sorted_groups(trained, lambda row: row.cost.recovery_steps):
         lines = {Line.of(row) for row in of_budget}
@@ -147,6 +157,8 @@ def _block(seed: int, rows: Sequence[Result], lines: set[Line], outcomes_of: Out
         own = outcomes[line].get(side_of(row))
         if own is None or own.samples != control.samples:
             raise ValueError(f"{line} has {'no outcomes' if own is None else 'outcomes of other texts'}")
+        if row.value_of(f"val_{side_of(row)}") is None:
+            raise ValueError(f"{line} has no held-out {row.quality.metric_name}")
         lost[line] = 100 * (control.values.astype(np.float32) - own.values.astype(np.float32))
     return Block(seed, lost, by_line, float(control.values.mean()))
 
@@ -183,9 +195,11 @@ class Timing:
 def timings_of(results: Sequence[Result]) -> tuple[dict[Line, dict[str, list[Timing]]], set[Line]]:
     """Line -> precision -> one timing a process, and the lines whose trained masks were not timed: masks of the same rule were.
 
-    A process has dense networks of its own; between fp16 and bf16 the faster one, by the mean of all processes, counts.
+    Batches are of `BATCH` texts. A process has dense networks of its own; between fp16 and bf16 the faster one, by the mean of
+    all processes, counts.
     """
-    timed = [row for row in results if row.speed.speedup_dataset is not None and row.speed.latency_device == "cuda"]
+    on_gpu = [row for row in results if row.speed.latency_device == "cuda" and row.speed.batch_size == BATCH]
+    timed = [row for row in on_gpu if row.speed.speedup_dataset is not None]
     by_dtype: dict[str, list[float]] = {}
     for row in timed:
         by_dtype.setdefault(row.speed.dtype, []).append(log(row.speed.latency_dense_dataset_ms))
@@ -253,6 +267,8 @@ def iso_speed(lost: np.ndarray, speed: np.ndarray, loss: float) -> np.ndarray:
     """
     control = np.zeros((len(lost), 1))
     lost, speed = np.hstack([control, lost]), np.hstack([control, speed])
+    order = np.lexsort((-speed, lost))  # of equals the one on the front is first
+    lost, speed = (np.take_along_axis(values, order, 1) for values in (lost, speed))
     rows = np.arange(len(lost))
     before = np.where(lost <= loss, speed, -np.inf).argmax(1)
     start, reached = lost[rows, before], speed[rows, before]
@@ -373,7 +389,7 @@ def tables(study: Study, anew: set[Line]) -> Iterator[str]:
 
 
 def _held_out(blocks: Sequence[Block], line: Line) -> float:
-    return fmean(block.rows[line].value_of(f"val_{side_of(block.rows[line])}") or 0.0 for block in blocks)
+    return fmean(block.rows[line].value_of(f"val_{side_of(block.rows[line])}") for block in blocks)
 
 
 def _cells(line: Line, blocks: Sequence[Block], drawn: Draws, anew: bool) -> tuple[str, ...]:
@@ -422,6 +438,9 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="into the page, and the figure")
     arguments = parser.parse_args()
     reading = read_results(arguments.records)
+    tasks = sorted({f"{model_text(row)} on {task_text(row)}" for row in reading.results})
+    if len(tasks) > 1:
+        parser.error(f"records of {len(tasks)} tasks: {', '.join(tasks)}")
     blocks, reasons = blocks_of(reading.results, reading.outcomes_of)
     timings, anew = timings_of(reading.results)
     untimed = sorted({str(line) for (block, *_) in blocks.values() for line in block.lost if line not in timings})

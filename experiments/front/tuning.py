@@ -10,7 +10,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from experiments.front.iso_quality import BLOCKS_75, CONTROL, TILES_75, TWO_OF_FOUR, WIDTH_50, Line, points_file
+from experiments.front.iso_quality import (
+    BLOCKS_75,
+    CONTROL,
+    TILES_75,
+    TUNING_SEED,
+    TWO_OF_FOUR,
+    WIDTH_50,
+    Line,
+    points_file,
+)
 from experiments.front.summary import FRONT
 from experiments.harness import page
 from sparsefront.points import read_points
@@ -18,10 +27,11 @@ from sparsefront.results.record import Result
 from sparsefront.results.store import read_results
 
 RECORDS, LINES = FRONT.parent / "records" / "front_imdb_tuning", FRONT / "lines.yaml"
-SEED, STEPS = 100, 3125
+STEPS = 3125
 LEARNING_RATES, STEP = (5e-5, 1e-4, 2e-4), 2  # a best rate at the edge is followed one step
 LEAST_GAIN = 0.0034  # the standard error of the held-out rows
-FACTORS = ("schedule=gradual", "importance=taylor", "importance=fisher", "allocation=global_threshold")
+ROUNDING = 1e-6  # of accuracies in float32: 17 of 5,000 rows are no more than LEAST_GAIN
+FACTORS = ("schedule=gradual schedule.end=0.5", "importance=taylor", "importance=fisher", "allocation=global_threshold")
 DEFAULTS = {"schedule": "one_shot", "importance": "magnitude", "allocation": "per_layer"}
 FAMILIES = {
     "depth": (Line("depth", 0.5), ("structured=depth", "structured.sparsity=0.5", "pattern=dense")),
@@ -33,7 +43,14 @@ FAMILIES = {
 """Family -> its line of the grid, and the overrides of that line."""
 # Layers that go are evenly spread, at once and without scores; each layer of n:m keeps n of every m.
 WITHOUT_EFFECT = {("n_m", "allocation=global_threshold"), *(("depth", factor) for factor in FACTORS)}
-OF_RECIPE = ("recipe.recovery_lr", "recovery.hidden_states", "recovery.store_teacher", "control", *DEFAULTS)
+OF_RECIPE = (
+    "recipe.recovery_lr",
+    "recovery.hidden_states",
+    "recovery.store_teacher",
+    "control",
+    "schedule.end",
+    *DEFAULTS,
+)
 
 
 @dataclass(frozen=True)
@@ -52,6 +69,10 @@ class Recipe:
     def of(cls, result: Result) -> "Recipe":
         choice = result.choice
         chosen = {f"{key}={getattr(choice, key)}" for key, usual in DEFAULTS.items() if getattr(choice, key) != usual}
+        if "end" in choice.schedule_parameters:
+            chosen = chosen - {"schedule=gradual"} | {
+                f"schedule=gradual schedule.end={choice.schedule_parameters['end']:g}"
+            }
         lr, hidden = choice.recipe_parameters["recovery_lr"], choice.recovery_parameters["hidden_states"]
         return cls(lr, hidden, frozenset(chosen))
 
@@ -59,7 +80,7 @@ class Recipe:
         """Logits are stored where the teacher's hidden states are not needed."""
         states = ["recovery.hidden_states=1", "recovery.store_teacher=false"]
         teacher = states if self.hidden_states else ["recovery.store_teacher=true"]
-        return [f"recipe.recovery_lr={self.lr:g}", *teacher, *sorted(self.factors)]
+        return [f"recipe.recovery_lr={self.lr:g}", *teacher, *" ".join(sorted(self.factors)).split()]
 
 
 GRID = [Recipe(lr, states) for states, lr in itertools.product((0, 1), LEARNING_RATES)]
@@ -70,21 +91,25 @@ def accuracies_of(results: Sequence[Result]) -> tuple[dict[str, dict[Recipe, flo
     """Family -> recipe -> held-out accuracy of its line, and recipe -> that of the control.
 
     Raises:
-        ValueError: two results of one line and recipe differ.
+        ValueError: two results of one line and recipe differ, or the lines are of several dense networks.
     """
     families: dict[str, dict[Recipe, float]] = {name: {} for name in FAMILIES}
     control: dict[Recipe, float] = {}
+    networks = set()
     for result in results:
         place = Line.of(result)
-        if result.identity.seed != SEED or result.cost.recovery_steps != STEPS:
+        if result.identity.seed != TUNING_SEED or result.cost.recovery_steps != STEPS:
             continue
         if place.family not in FAMILIES or FAMILIES[place.family][0] != place:
             continue
+        networks.add(result.identity.dense_weights_sha256)
         recipe, quality = Recipe.of(result), result.quality
         if families[place.family].setdefault(recipe, quality.val_masked) != quality.val_masked:
             raise ValueError(f"two results of {place} and {' '.join(recipe.overrides())} differ")
         if result.value_of(f"val_{CONTROL}") is not None:
             control[replace(recipe, factors=frozenset())] = result.value_of(f"val_{CONTROL}")
+    if len(networks) > 1:
+        raise ValueError(f"results of {len(networks)} dense networks, whose differences look like those of recipes")
     return families, control
 
 
@@ -110,16 +135,17 @@ def choose_recipe(accuracies: Accuracies) -> Recipe:
         factor: accuracies[one] - accuracies[best]
         for one in accuracies
         if len(one.factors) == 1 and replace(one, factors=best.factors) == best
-        for factor in one.factors
+        for factor in one.factors.intersection(FACTORS)
     }
-    better = {factor for factor, gain in gains.items() if gain > LEAST_GAIN}
+    better = {factor for factor, gain in gains.items() if gain > LEAST_GAIN + ROUNDING}
     scores = sorted((factor for factor in better if factor.startswith("importance=")), key=lambda name: gains[name])
     return replace(best, factors=frozenset(better - set(scores[:-1])))
 
 
 def _best_of_grid(accuracies: Accuracies) -> Recipe:
+    """Of equals the one that trains fastest, with the lower rate."""
     plain = [recipe for recipe in accuracies if not recipe.factors]
-    return max(plain, key=lambda recipe: accuracies[recipe])
+    return min(plain, key=lambda recipe: (-accuracies[recipe], recipe.hidden_states, recipe.lr))
 
 
 def grid_page(families: Mapping[str, Accuracies], control: Accuracies) -> Iterator[str]:
@@ -143,13 +169,12 @@ def with_recipes(points: Sequence[Sequence[str]], recipes: Mapping[str, Recipe])
     """The lines with their families' recipes; a composition has that of its pattern. The block's control is that of the depth
     lines: a line that is trained otherwise has none.
     """
-    of_control = (recipes["depth"].lr, recipes["depth"].hidden_states)
     tuned = []
     for own in points:
         plain = [text for text in own if text.partition("=")[0] not in OF_RECIPE]
         pattern = next(text.partition("=")[2] for text in plain if text.startswith("pattern="))
         recipe = recipes["depth" if pattern == "dense" else pattern]
-        control = [] if (recipe.lr, recipe.hidden_states) == of_control else ["control=null"]
+        control = [] if recipe == recipes["depth"] else ["control=null"]
         tuned.append([*plain, *recipe.overrides(), *control])
     return tuned
 
@@ -176,9 +201,6 @@ def main() -> None:
         arguments.next.write_text(points_file(todo, "# What the plan's tuning asks for next."), encoding="utf-8")
     for point in todo:
         print("to run:", " ".join(point))
-    networks = {result.identity.dense_weights_sha256 for result in reading.results if result.identity.seed == SEED}
-    if len(networks) > 1:
-        print(f"of {len(networks)} dense networks, whose differences look like those of recipes")
     recipes = {family: choose_recipe(accuracies) for family, accuracies in families.items() if accuracies}
     for family, recipe in recipes.items():
         print(f"{family}: {' '.join(recipe.overrides())}")

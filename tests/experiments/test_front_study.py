@@ -99,6 +99,8 @@ def study_of(folder):
         ([-0.5, 1.0], [1.0, 2.5], 0.25, 1.75),  # better and faster than the control, which then is not
         ([0.2], [-0.5], 1.0, 0.0),  # slower than dense: the control
         ([0.2, 0.2], [1.0, 2.0], 0.2, 2.0),
+        ([1.0, 1.0], [1.0, 2.0], 0.5, 1.0),  # of lines that lose the same, the faster one is on the front
+        ([0.4, 0.1, 0.9], [1.0, 1.0, 2.0], 0.5, 1.5),  # of lines as fast, the one that loses less is
     ],
 )
 def test_speed_at_equal_quality(lost, speed, at, answer):
@@ -170,8 +172,9 @@ def test_faster_dtype_counts_over_fastest_dense(tmp_path, write_timings):
     )
 
 
-def test_cpu_latencies_are_no_speeds(tmp_path, write_timings):
-    write_timings(latency_device="cpu")
+@pytest.mark.parametrize("fields", [{"latency_device": "cpu"}, {"batch_size": 128}])
+def test_other_latencies_are_no_speeds(tmp_path, write_timings, fields):
+    write_timings(**fields)
     assert iso_quality.timings_of(read_results([tmp_path]).results) == ({}, set())
 
 
@@ -185,6 +188,7 @@ def test_cpu_latencies_are_no_speeds(tmp_path, write_timings):
         ),
         ([WIDTH_50, TWO_OF_FOUR, BLOCKS_75], {}, "seed 1, 3125 steps: not ranked, 3 results without a control"),
         (LOST, {"plan_sha256": "b" * 64, "time": "2027-01-01T00:00:00+00:00"}, "4 results of plan bbbbbbbb"),
+        (LOST, {"val_masked": None}, "has no held-out accuracy"),
         (LOST, {"outcomes_sha256": "0" * 64}, "seed 1, 3125 steps: not ranked, outcomes of 0 controls"),
         ([*LOST, TWO_OF_FOUR], {}, "seed 1, 3125 steps: not ranked, 5 results of 4 lines"),
     ],
@@ -195,6 +199,13 @@ def test_invalid_block_is_named(tmp_path, write_block, lines, fields, reason):
     study, _, reasons = study_of(tmp_path)
     assert [block.seed for block in study["B4"][0]] == [0]
     assert len(reasons) == 1 and reason in reasons[0]
+
+
+def test_tuning_seed_is_not_reported(tmp_path, write_block):
+    for seed in (0, iso_quality.TUNING_SEED):
+        write_block(seed)
+    study, _, reasons = study_of(tmp_path)
+    assert [block.seed for block in study["B4"][0]] == [0] and not reasons
 
 
 def test_block_of_two_networks_is_named(tmp_path, write_block):
@@ -236,14 +247,12 @@ def test_page_and_picture_are_written(tmp_path, write_block, write_timings, monk
 
 
 ACCURACIES = dict.fromkeys(tuning.GRID, 0.94) | {tuning.Recipe(1e-4, 1): 0.945}
-BEST = tuning.Recipe(1e-4, 1)
+GRADUAL = "schedule=gradual schedule.end=0.5"
 AT_EDGE = dict.fromkeys(tuning.GRID, 0.94) | {tuning.Recipe(2e-4, 0): 0.95}
 
 
-def with_factors(**gains):
-    return {
-        tuning.Recipe(1e-4, 1, frozenset({factor.replace("_is_", "=")})): 0.945 + gain for factor, gain in gains.items()
-    }
+def with_factors(gains):
+    return {tuning.Recipe(1e-4, 1, frozenset({factor})): 0.945 + gain for factor, gain in gains.items()}
 
 
 @pytest.mark.parametrize(
@@ -251,8 +260,8 @@ def with_factors(**gains):
     [
         ({}, 6, tuning.Recipe(5e-5, 0)),
         (AT_EDGE, 1, tuning.Recipe(4e-4, 0)),
-        (AT_EDGE | {tuning.Recipe(4e-4, 0): 0.96}, 4, tuning.Recipe(4e-4, 0, frozenset({"schedule=gradual"}))),
-        (ACCURACIES | with_factors(schedule_is_gradual=0), 3, tuning.Recipe(1e-4, 1, frozenset({"importance=taylor"}))),
+        (AT_EDGE | {tuning.Recipe(4e-4, 0): 0.96}, 4, tuning.Recipe(4e-4, 0, frozenset({GRADUAL}))),
+        (ACCURACIES | with_factors({GRADUAL: 0}), 3, tuning.Recipe(1e-4, 1, frozenset({"importance=taylor"}))),
     ],
 )
 def test_tuning_follows_the_plan(accuracies, count, first):
@@ -263,25 +272,28 @@ def test_tuning_follows_the_plan(accuracies, count, first):
 @pytest.mark.parametrize(
     ("gains", "factors"),
     [
-        ({"schedule_is_gradual": 0.0033, "importance_is_taylor": -0.01}, set()),
-        ({"schedule_is_gradual": 0.0035}, {"schedule=gradual"}),
-        ({"importance_is_taylor": 0.004, "importance_is_fisher": 0.005}, {"importance=fisher"}),
+        ({GRADUAL: 0.0034 + 3e-8, "importance=taylor": -0.01}, set()),  # 17 of 5,000 rows, in float32
+        ({GRADUAL: 0.0036}, {GRADUAL}),
+        ({"schedule=gradual schedule.end=0.7": 0.01}, set()),  # not the plan's
+        ({"importance=taylor": 0.004, "importance=fisher": 0.005}, {"importance=fisher"}),
     ],
 )
 def test_factor_must_beat_the_standard_error(gains, factors):
-    assert tuning.choose_recipe(ACCURACIES | with_factors(**gains)) == tuning.Recipe(1e-4, 1, frozenset(factors))
+    assert tuning.choose_recipe(ACCURACIES | with_factors(gains)) == tuning.Recipe(1e-4, 1, frozenset(factors))
 
 
 def test_recipes_reach_the_lines(tmp_path):
     recipes = dict.fromkeys(tuning.FAMILIES, tuning.Recipe(1e-4, 0))
-    recipes["block_wise"] = tuning.Recipe(2e-4, 1, frozenset({"schedule=gradual"}))
+    recipes["block_wise"] = tuning.Recipe(2e-4, 1, frozenset({GRADUAL}))
+    recipes["n_m"] = tuning.Recipe(1e-4, 0, frozenset({"importance=taylor"}))
     points = tuning.with_recipes(tuning.with_recipes(read_points(tuning.LINES), recipes), recipes)
     file = tmp_path / "lines.yaml"
     file.write_text(iso_quality.points_file(points, "# lines"))
     assert read_points(file) == points and len(points) == 13
-    assert ["control=null" in point for point in points] == ["pattern=block_wise" in point for point in points]
+    otherwise = [any(text in ("pattern=block_wise", "pattern=n_m") for text in point) for point in points]
+    assert ["control=null" in point for point in points] == otherwise
     states = ["recipe.recovery_lr=0.0002", "recovery.hidden_states=1", "recovery.store_teacher=false"]
-    assert points[9][5:] == [*states, "schedule=gradual", "control=null"]
+    assert points[9][5:] == [*states, *GRADUAL.split(), "control=null"]
 
 
 def test_grid_reads_the_committed_records(capsys, monkeypatch):
@@ -289,3 +301,31 @@ def test_grid_reads_the_committed_records(capsys, monkeypatch):
     tuning.main()
     printed = capsys.readouterr().out
     assert "| 94.24 | 93.56 | 94.86 | 89.94 | 89.58 | 95.14 |" in printed
+
+
+def test_tuning_of_two_networks_is_refused(tmp_path, write_record):
+    for dense in ("d" * 64, "e" * 64):
+        write_record(TWO_OF_FOUR, 5, seed=100, dense_weights_sha256=dense)
+    with pytest.raises(ValueError, match="results of 2 dense networks"):
+        tuning.accuracies_of(read_results([tmp_path]).results)
+
+
+def test_equal_recipes_go_to_the_faster():
+    equals = dict.fromkeys(reversed(tuning.GRID), 0.94)
+    assert tuning.choose_recipe(equals) == tuning.Recipe(5e-5, 0)
+
+
+def test_gradual_record_has_the_plans_end(tmp_path, write_record):
+    """A record of the plan's gradual schedule is that of the factor."""
+    write_record(TWO_OF_FOUR, 5, seed=100, schedule="gradual", schedule_parameters={"end": 0.5})
+    (recipe,) = tuning.accuracies_of(read_results([tmp_path]).results)[0]["n_m"]
+    assert recipe.factors == {GRADUAL} <= set(tuning.FACTORS)
+
+
+def test_records_of_two_tasks_are_refused(tmp_path, write_block, monkeypatch, capsys):
+    write_block(0)
+    write_block(1, dataset="glue", dataset_task="sst2")
+    monkeypatch.setattr(sys, "argv", ["iso_quality", "--records", str(tmp_path)])
+    with pytest.raises(SystemExit):
+        iso_quality.main()
+    assert "records of 2 tasks: " in capsys.readouterr().err

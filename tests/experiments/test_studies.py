@@ -1,5 +1,7 @@
 """The pages of the studies show what their published rows say, and each cell is a point of a sweep."""
 
+from types import SimpleNamespace
+
 import pytest
 import yaml
 from quick_compositions import composition
@@ -66,10 +68,28 @@ def test_claim_within_noise_is_unclear(monkeypatch):
 
     def answer(kind, first, second):
         lines = {"first": first, "second": second}
-        row = {"pattern": "n_m", "val_evaluated_samples": "1000"}
+        row = {"pattern": "n_m", "val_evaluated_samples": "1000", "metric_name": "accuracy"}
         monkeypatch.setattr(claims, "_row", lambda _, place: [row | {"val_masked": str(lines[place])}])
         return claims.KINDS[kind]({"network": "sst2", "rows": ["first", "second"]})
 
     assert answer("more", 0.9, 0.89) == ("+1.00 ± 2.69, sst2", claims.UNCLEAR)
     assert answer("more", 0.9, 0.85)[1] == claims.YES and answer("more", 0.85, 0.9)[1] == claims.NO
-    assert answer("equal", 0.89, 0.9)[1] == claims.YES and answer("equal", 0.85, 0.9)[1] == claims.NO
+    assert answer("equal", 0.92, 0.9)[1] == claims.YES and answer("equal", 0.85, 0.9)[1] == claims.NO
+    assert answer("equal", 0.89, 0.9)[1] == claims.UNCLEAR  # maybe more than a point less
+
+
+def test_crossing_within_noise_is_unclear(monkeypatch):
+    """Of 1,000 rows: crossings at 40 and 10 % may be one, where the losses between them differ by less than 2.9 points."""
+
+    def answer(slow, fast):
+        def level(amount, lost):
+            values = {"sparsity_achieved": amount, "val_dense": 0.9, "val_masked": 0.9 - lost / 100}
+            line = {"metric_name": "accuracy", "val_evaluated_samples": "1000"} | {k: str(v) for k, v in values.items()}
+            return SimpleNamespace(first=line)
+
+        curves = iter([[level(0.0, 0.0), level(0.4, slow)], [level(0.0, 0.0), level(0.4, fast)]])
+        monkeypatch.setattr(claims, "_measured", lambda *_: next(curves))
+        return claims.KINDS["crossing"]({"network": "sst2", "table": "Levels", "rows": ["slow", "fast"]})
+
+    assert answer(1.0, 4.0) == ("40.0 % against 10.0 %, +1.88 ± 2.90 between, sst2", claims.UNCLEAR)
+    assert answer(1.0, 20.0)[1] == claims.YES and answer(20.0, 1.0)[1] == claims.NO
