@@ -23,8 +23,8 @@ def attend_cached_reference(
     """The op `attend_cached` in PyTorch; 16-bit operands are accumulated in float32."""
     wide = accumulation_dtype(q.dtype)
     rotated = [_rotate(part.to(wide), cos, sin) for part in (q, k)]
-    keys.index_copy_(2, position, rotated[1].to(keys.dtype)[:, :, None])
-    values.index_copy_(2, position, v[:, :, None])
+    keys.index_copy_(2, position.long(), rotated[1].to(keys.dtype)[:, :, None])
+    values.index_copy_(2, position.long(), v[:, :, None])
     group = q.shape[1] // keys.shape[1]
     queries = rotated[0].unflatten(1, (-1, group))  # [B, key heads, group, d]
     scores = queries @ keys.to(wide).transpose(2, 3) * scale
