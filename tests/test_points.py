@@ -105,7 +105,10 @@ def test_block_of_two_machines_stops(stand_in, monkeypatch, capsys):
     monkeypatch.setattr(points, "write_record", write)
     settings = SweepSettings(stand_in / "points.yaml", None, 1, stand_in / "pack")
     todo = [Point(number, (), ("seed=0",), 0) for number in (0, 1)]
-    with _Processes(stand_in, [], {"": 1}) as running, pytest.raises(InvalidSetting, match="of 2 dense networks"):
+    with (
+        _Processes(stand_in, [], {"": 1}) as running,
+        pytest.raises(InvalidSetting, match="2 results of 2 dense networks"),
+    ):
         points._work(todo, running, settings, None, 0.0)
     assert "point 1 begins" not in capsys.readouterr().out
 

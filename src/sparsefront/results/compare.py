@@ -403,7 +403,8 @@ def split_off_invalid(results: Sequence[Result]) -> tuple[list[Result], list[str
 
 def find_split_block(result: Result, others: Iterable[Result]) -> str | None:
     """Why the block of a result will not be ranked with these others: its dense network is not theirs. None if it is."""
-    members = [other for other in (result, *others) if other.identity.plan_sha256 and _block(other) == _block(result)]
+    by_run = {other.identity.run_id: other for other in (*others, result)}  # it may be among them
+    members = [other for other in by_run.values() if other.identity.plan_sha256 and _block(other) == _block(result)]
     return next(iter(_of_several_dense_networks(members)[1]), None)
 
 
