@@ -231,6 +231,32 @@ def test_data_dependent_flow_is_one_line(tmp_path, write, capfd):
     assert "\n" not in str(raised.value) and capfd.readouterr() == ("", "") and not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    ("condition", "message"),
+    [
+        (lambda batch, length: length > 8, "length=(1, 64): torch.export's program only takes 9 to 64: give that"),
+        (lambda batch, length: length < 40, "length=(1, 64): torch.export's program only takes 1 to 39: give that"),
+        (lambda batch, length: length == 16, "length=(1, 64): torch.export's program only takes 16: give None"),
+        (lambda batch, length: length % 2 == 0, "net=Sequential: torch.export does not take it (.*shape[1], 2), 0))"),
+        (lambda batch, length: batch * length < 99, "net=Sequential: torch.export does not take it (.*shape[1] < 99)"),
+        (lambda batch, length: min(16 * length, 32 * length) == 16 * length, None),
+    ],
+)
+def test_branches_on_sizes(tmp_path, condition, message):
+    class BySize(nn.Linear):
+        def forward(self, input: torch.Tensor) -> torch.Tensor:
+            return super().forward(input).relu() if condition(*input.shape[:2]) else input
+
+    net, x = nn.Sequential(BySize(8, 8)).eval(), torch.randn(4, 16, 8)
+    write = partial(sf.to_pt2, net, (x,), tmp_path / "a.pt2", batch=(1, 32), length=(1, 64))
+    if message is None:
+        write()
+        return
+    with pytest.raises(InvalidSetting, match=f"^{re.escape(message).replace(re.escape('.*'), '.*')}$"):
+        write()
+    assert not list(tmp_path.iterdir())
+
+
 def test_fused_encoder_layers_are_exported(tmp_path):
     layer = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True)
     net, x = nn.TransformerEncoder(layer, 2).eval(), torch.randn(2, 8, 32)

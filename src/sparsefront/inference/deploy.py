@@ -22,10 +22,12 @@ from sparsefront_kernels.problem import X_FEATURE_MAJOR
 from sparsefront_kernels.sparse_layer import SparseLayer
 from sparsefront_kernels.stored_product import RECORD, by_rows, replace_products, store_products
 from torch import Tensor, nn
+from torch.export import Dim
 
 from sparsefront.artifacts.durable import whole_file
 from sparsefront.errors import InvalidSetting, failure_reason
 from sparsefront.export.save import folder_path
+from sparsefront.inference.fusion.capture import graph_sizes
 from sparsefront.inference.network_modules import replace_module
 from sparsefront.masks.weight_view import as_matrix
 from sparsefront.measure.correctness import floating_tensors, network_error_limit, output_error, product_error_limit
@@ -43,14 +45,18 @@ log = logging.getLogger(__name__)
 
 
 class _Traced(nn.Module):
-    """A network as a function of tensors by name, to tensors in dicts and tuples."""
+    """A network as a function of tensors by name, to tensors in dicts and tuples; dynamic sizes of one key are equal."""
 
-    def __init__(self, net: nn.Module, inputs: Mapping[str, Any]) -> None:
+    def __init__(self, net: nn.Module, inputs: Mapping[str, Any], dims: Mapping[str, Mapping[int, Any]]) -> None:
         super().__init__()
         self.net = net
         constants = {name: value for name, value in inputs.items() if not isinstance(value, Tensor)}
 
         def forward(**tensors: Tensor) -> Any:
+            for place in (0, 1):
+                sizes = [tensor.shape[place] for name, tensor in tensors.items() if place in dims[name]]
+                for size in sizes[1:]:
+                    torch._check(size == sizes[0])
             return _plain(self.net(**tensors, **constants))
 
         # torch.export names inputs by the signature
@@ -123,7 +129,7 @@ def _dims(
         most, table = _position_limit(net) if key == "length" else (math.inf, "")
         if high > most:
             raise InvalidSetting(key, limits, f"goes up to {high} tokens, and {table} of the network holds {most}")
-        dim = torch.export.Dim(key, min=low, max=high)
+        dim = Dim(key, min=low, max=high)
         for name, tensor in tensors.items():
             if tensor.dim() > place and tensor.shape[place] == size:
                 dims[name][place] = dim
@@ -194,6 +200,29 @@ def _any_length(net: nn.Module, length: tuple[int, int] | None) -> Iterator[None
         yield
     finally:
         restore()
+
+
+def _export(
+    traced: _Traced, tensors: dict[str, Tensor], dims: Mapping[str, Mapping[int, Any]]
+) -> torch.export.ExportedProgram:
+    """A program for all sizes of the dimensions. Named ones would be strict themselves, but torch 2.11 then refuses
+    min(16 * length, 32 * length) == 16 * length, of heads that share keys, as if it were a limit of the length.
+
+    Raises:
+        InvalidSetting: the program takes fewer sizes.
+        Unfusable: the same, by a condition on several sizes or other than a limit.
+    """
+    free = {name: {place: Dim.AUTO(min=dim.min, max=dim.max) for place, dim in dims[name].items()} for name in tensors}
+    program = torch.export.export(traced, (), tensors, dynamic_shapes={name: free[name] or None for name in tensors})
+    sizes = graph_sizes(program)
+    for name, shape in zip(tensors, sizes.shapes, strict=True):
+        for place, dim in dims[name].items():
+            size = shape[place]
+            low, high = (size, size) if isinstance(size, int) else sizes.limits.get(size, (None, None))
+            if (low or dim.min, high or dim.max) != (dim.min, dim.max):
+                only = f"{low or dim.min} to {high or dim.max}: give that" if low != high else f"{low}: give None"
+                raise InvalidSetting(dim.__name__, (dim.min, dim.max), f"torch.export's program only takes {only}")
+    return program
 
 
 def _path(given: Path | str, suffix: str) -> Path:
@@ -325,7 +354,7 @@ def to_pt2(
     inputs = name_inputs_on(net, example_inputs)
     dims = _dims(net, inputs, batch, length)
     tensors = {name: value.contiguous() for name, value in inputs.items() if isinstance(value, Tensor)}
-    record, traced, kernels = _record(net, tensors, dims), _Traced(net, inputs), {}
+    record, traced, kernels = _record(net, tensors, dims), _Traced(net, inputs, dims), {}
     expected = _outputs(net, traced, tensors)
     if kernels_by_rows:
         first = next(iter(tensors))
@@ -338,9 +367,7 @@ def to_pt2(
         record["kernels_by_rows"] = sorted(set(kernels.values()))
     with _any_length(net, length), _without_fast_path(), torch.no_grad(), store_products(net, kernels):
         with _blame(net, "torch.export does not take it"):
-            program = torch.export.export(
-                traced, (), tensors, dynamic_shapes={name: dims[name] or None for name in tensors}
-            )
+            program = _export(traced, tensors, dims)
     text, does = json.dumps(record), "AOTInductor does not compile it" if compiled else "torch.export does not save it"
     with whole_file(path) as file:
         with _blame(net, does):
@@ -400,7 +427,7 @@ def to_onnx(
     inputs = name_inputs_on(net, example_inputs)
     dims = _dims(net, inputs, batch, length)
     tensors = {name: value for name, value in inputs.items() if isinstance(value, Tensor)}
-    record, traced = _record(net, tensors, dims) | {"opset": opset}, _Traced(net, inputs)
+    record, traced = _record(net, tensors, dims) | {"opset": opset}, _Traced(net, inputs, dims)
     expected = _outputs(net, traced, tensors)
     with restore_on_error(net), torch.no_grad(), _blame(net, "torch.onnx does not take it"):
         shapes = {name: dims[name] or None for name in tensors}
