@@ -32,7 +32,7 @@ def draw(
     angles = torch.rand(batch, rotary // 2, device=device).repeat(1, 2) * 6
     turns = {} if rotary == 0 else {"cos": angles.cos().to(dtype), "sin": angles.sin().to(dtype)}
     mask = torch.arange(length, device=device) >= torch.arange(batch, device=device)[:, None] % length  # left-padded
-    position = torch.tensor([length - 1], device=device)
+    position = torch.tensor([length - 1], dtype=torch.int32 if length % 2 else torch.int64, device=device)
     cache = {"keys": keys, "values": values, "position": position}
     return {"q": q, "k": k, "v": v, **cache, "scale": SCALE, "mask": mask, **turns}
 
@@ -115,6 +115,16 @@ def test_cached_attention_by_mask(parts, device):
     operands["mask"][1] = False
     for out in (run_kernel(operands, parts=parts)[0], attend_cached(**clean(operands))):
         assert not out[1].any() and out[0].isfinite().all()
+
+
+@pytest.mark.parametrize(("parts", "position"), [(1, 90), (3, 90), (1, -1)])
+def test_position_outside_of_the_cache(parts, position, device):
+    """Nothing is written, also not into the next head's place, and the output shows it."""
+    operands = clean(
+        draw(3, 2, 2, 90, 16, torch.float32, device) | {"position": torch.tensor([position], device=device)}
+    )
+    out, keys, values = run_kernel(operands, parts=parts)
+    assert out.isnan().all() and torch.equal(keys, operands["keys"]) and torch.equal(values, operands["values"])
 
 
 def clean(operands: dict[str, Any]) -> dict[str, Any]:

@@ -23,8 +23,8 @@ def attend_cached_reference(
     """The op `attend_cached` in PyTorch; 16-bit operands are accumulated in float32."""
     wide = accumulation_dtype(q.dtype)
     rotated = [_rotate(part.to(wide), cos, sin) for part in (q, k)]
-    keys.index_copy_(2, position, rotated[1].to(keys.dtype)[:, :, None])
-    values.index_copy_(2, position, v[:, :, None])
+    keys.index_copy_(2, position.long(), rotated[1].to(keys.dtype)[:, :, None])
+    values.index_copy_(2, position.long(), v[:, :, None])
     group = q.shape[1] // keys.shape[1]
     queries = rotated[0].unflatten(1, (-1, group))  # [B, key heads, group, d]
     scores = queries @ keys.to(wide).transpose(2, 3) * scale
@@ -73,7 +73,8 @@ def attend_cached(
         q: [B, heads, d], float16, bfloat16 or float32 (on a CPU float64 too); elements of a head are contiguous.
         k, v: [B, key heads, d], likewise; `heads` is a multiple of the key heads.
         keys, values: [B, key heads, length, d] of q's dtype, contiguous; changed at `position`.
-        position: integer [1], less than length; read on the device, so that a CUDA graph is right for every position.
+        position: integer [1], less than length; read on the device, so that a CUDA graph is right for every position. Another
+            position raises IndexError on a CPU; on a GPU it writes nothing and gives NaN.
         mask: [B or 1, length]: bool, True = attend, or of a float dtype and added to the scores; None: attends to all up to
             the position. A row that attends to nothing gives 0.
         cos, sin: [B or 1, rotary] of a float dtype, for the first `rotary` features, an even number; None: no rotation.

@@ -76,7 +76,9 @@ def _attend_cached_kernel(
     if PDL:
         tl.extra.cuda.gdc_wait()  # the product of q, k and v may still be running
         tl.extra.cuda.gdc_launch_dependents()  # kernels that read the output wait for the end of this one
-    position = tl.load(position_ptr).to(tl.int32)
+    position = tl.load(position_ptr)
+    fits = (position >= 0) & (position < length)  # else nothing is read or written, and the output is NaN
+    position = tl.where(fits, position, 0).to(tl.int32)
     row, feature = tl.arange(0, ROWS), tl.arange(0, BLOCK_D)
     in_head, in_group = feature < d, (row < GROUP)[:, None]
     if ROTATES:
@@ -104,12 +106,14 @@ def _attend_cached_kernel(
         k = k.to(dtype)
         v = tl.load(v_ptr + batch * stride_v + key_head * stride_vh + feature, in_head, 0.0)
         place = first_key + position.to(tl.int64) * d + feature
-        tl.store(keys_ptr + place, k, in_head)
-        tl.store(values_ptr + place, v, in_head)
+        is_new = feature < tl.where(fits, d, 0)
+        tl.store(keys_ptr + place, k, is_new)
+        tl.store(values_ptr + place, v, is_new)
+        v = tl.where(is_new, v.to(tl.float32), float("nan"))
         scores = tl.sum(q * k.to(tl.float32)[None, :], 1) * (scale * LOG2_E)
-        largest = _mask_scores(scores, mask_row, position + row * 0, row >= 0, MASK)
+        largest = _mask_scores(scores, mask_row, position + row * 0, row < tl.where(fits, ROWS, 0), MASK)
         total = tl.where(largest > -float("inf"), 1.0, 0.0)
-        sums = total[:, None] * v.to(tl.float32)[None, :]
+        sums = total[:, None] * v[None, :]
 
     q_narrow = q.to(dtype)
     per_part = tl.cdiv(tl.cdiv(position, PARTS), BLOCK_N) * BLOCK_N

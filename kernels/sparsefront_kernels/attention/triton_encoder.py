@@ -161,7 +161,7 @@ def _attend_kernel(
         bias = tl.load(q_bias_ptr + own, exists, 0.0).to(tl.float32)
         q = (q.to(tl.float32) + bias[:, None]).to(q.dtype)
     q = tl.trans(q)
-    mask_ptr += batch.to(tl.int64) * mask_b + head * mask_h
+    mask_ptr += batch.to(tl.int64) * mask_b + head.to(tl.int64) * mask_h
     largest = tl.full([BLOCK_M], -2e38, tl.float32)  # finite, so that masked queries have weights of zero
     total = tl.zeros([BLOCK_M], tl.float32)
     sums = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)

@@ -101,7 +101,7 @@ def test_attention_of_other_encoders(name, layout):
 class Block(nn.Module):
     """Query, key and value by one Linear, in the order that is given; attention as it is given."""
 
-    def __init__(self, order="heads", attend=scaled_dot_product_attention) -> None:
+    def __init__(self, order="heads", attend=lambda q, k, v, mask, x: scaled_dot_product_attention(q, k, v, mask)):
         super().__init__()
         self.norm, self.qkv, self.out = nn.LayerNorm(32), nn.Linear(32, 96), nn.Linear(32, 32)
         self.order, self.attend = order, attend
@@ -115,7 +115,7 @@ class Block(nn.Module):
         if probabilities:
             mixed = ((q @ k.transpose(2, 3)).softmax(-1) * 2 - 0.5) @ v
         else:
-            mixed = self.attend(q, k, v, mask)
+            mixed = self.attend(q, k, v, mask, x.unflatten(2, (4, 8)).transpose(1, 2))
         return x + self.out(mixed.transpose(1, 2).flatten(2))
 
 
@@ -141,21 +141,32 @@ def test_attention_after_one_linear(order, layout, stack):
 @pytest.mark.parametrize(
     ("attend", "sites"),
     [
-        (lambda q, k, v, mask: scaled_dot_product_attention(q, k, v, scale=0.1), 1),
-        (lambda q, k, v, mask: scaled_dot_product_attention(q, k, v, is_causal=True), 0),
-        (lambda q, k, v, mask: scaled_dot_product_attention(q * 2, k, v), 0),
-        (lambda q, k, v, mask: scaled_dot_product_attention(q.flip(2), k, v), 0),
-        (lambda q, k, v, mask: scaled_dot_product_attention(q, k.roll(1, 1), v), 1),  # features in another order
-        (lambda q, k, v, mask: scaled_dot_product_attention(q, k, v) + v, 0),
-        (lambda q, k, v, mask: scaled_dot_product_attention(q, k, v).flip(1), 0),
+        (lambda q, k, v, mask, x: scaled_dot_product_attention(q, k, v, scale=0.1), 1),
+        (lambda q, k, v, mask, x: scaled_dot_product_attention(q, k, v, is_causal=True), 0),
+        (lambda q, k, v, mask, x: scaled_dot_product_attention(q * 2, k, v), 0),
+        (lambda q, k, v, mask, x: scaled_dot_product_attention(q.flip(2), k, v), 0),
+        (lambda q, k, v, mask, x: scaled_dot_product_attention(q, k.roll(1, 1), v), 1),  # features in another order
+        (lambda q, k, v, mask, x: scaled_dot_product_attention(q, k, v) + v, 0),
+        (lambda q, k, v, mask, x: scaled_dot_product_attention(q, k, v).flip(1), 0),
+        # those that leave some numbers as they are
+        (lambda q, k, v, mask, x: scaled_dot_product_attention(q.clamp(-0.5, 0.5), k, v), 0),
+        (lambda q, k, v, mask, x: scaled_dot_product_attention(q, k.clamp(-0.5), v), 0),
+        (lambda q, k, v, mask, x: scaled_dot_product_attention(q, k, v.abs()), 0),
+        (lambda q, k, v, mask, x: scaled_dot_product_attention(q, k, v.clamp(max=8)), 0),
+        (lambda q, k, v, mask, x: scaled_dot_product_attention(q, k, v).clamp(min=0), 0),
+        # another input takes part
+        (lambda q, k, v, mask, x: scaled_dot_product_attention(q + x, k, v), 0),
+        (lambda q, k, v, mask, x: scaled_dot_product_attention(q, k, v.masked_fill(x > 0.5, 0)), 0),
+        (lambda q, k, v, mask, x: scaled_dot_product_attention(q, k, v) + x, 0),
+        (lambda q, k, v, mask, x: scaled_dot_product_attention(q, k, v, q @ k.transpose(2, 3)), 0),
     ],
 )
 def test_only_attention_is_replaced(attend, sites, stack):
     pruned = stack([Block(attend=attend)], TileWise(16))
     net = copy.deepcopy(pruned.net)
     options = (pruned.formats, pruned.masks, pruned.inputs[0], KernelChoice())
-    fuse_blocks(net, *options, plan=planned(fuse_blocks(copy.deepcopy(net), *options), "feature_major"))
-    assert len(attentions(net)) == sites
+    report = fuse_blocks(net, *options, plan=planned(fuse_blocks(copy.deepcopy(net), *options), "feature_major"))
+    assert len(report.rewritten) == 1 and len(attentions(net)) == sites, "right without a look at outputs"
     with torch.no_grad():
         for inputs in pruned.inputs:
             torch.testing.assert_close(net(**inputs), pruned.net(**inputs), rtol=1e-4, atol=1e-5)

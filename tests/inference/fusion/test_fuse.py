@@ -200,6 +200,31 @@ def test_hidden_features_in_chunks(model, layout, precision, request, monkeypatc
             assert output_error(torch.compile(block, backend="aot_eager", fullgraph=True)(x), expected) < 1e-6
 
 
+class Summed(nn.Module):
+    """A sum between two Linears, or after them the hidden features themselves."""
+
+    def __init__(self, *, before):
+        super().__init__()
+        self.before, self.norm, self.up, self.down = before, nn.LayerNorm(32), nn.Linear(32, 32), nn.Linear(32, 32)
+
+    def forward(self, x):
+        y = self.up(self.norm(x))
+        return self.down(x + y) if self.before else self.down(y) + y
+
+
+@pytest.mark.parametrize("layout", ["feature_major", "row_major"])
+@pytest.mark.parametrize("before", [True, False])
+def test_sums_beside_chunks(before, layout, stack, monkeypatch):
+    monkeypatch.setattr(placement, "ROWS", 8)
+    pruned = stack([Summed(before=before), Summed(before=before)], TileWise(8))
+    plan = fuse_dense(copy.deepcopy(pruned.net), pruned.inputs[0], layout=layout).plan
+    plan = replace(plan, blocks={name: replace(one, hidden_bytes=1) for name, one in plan.blocks.items()})
+    net = copy.deepcopy(pruned.net)
+    fuse_dense(net, pruned.inputs[0], plan=plan)
+    assert sum(isinstance(part, RowChunks) for part in net.modules()) == 2 * before
+    assert worst_error(net, pruned) < 1e-5
+
+
 @pytest.mark.parametrize("layout", [None, "feature_major", "row_major"])
 def test_fused_dense(layout, bert):
     pruned = bert(TileWise(32))

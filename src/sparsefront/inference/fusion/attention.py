@@ -1,6 +1,6 @@
 """Attention in a block's graph, found by running its operators on small tensors, and our kernel in its place."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -117,7 +117,8 @@ def _linears_before(node: fx.Node) -> set[fx.Node]:
 # Attention between three Linears, or one, and its reader.
 #
 # Which feature of which head an output of a Linear becomes is found by sending its number through the operators in between, so
-# that any chain of views is understood; whatever else they do, such as rotary embeddings, is not attention of this kind.
+# that any chain of views is understood; whatever else they do to other numbers, such as rotary embeddings, is not attention of
+# this kind.
 
 SDPA = aten.scaled_dot_product_attention.default
 OPTIONS = ("attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")  # after query, key and value
@@ -184,7 +185,9 @@ def _attention_site(
     for part in inputs:
         (linear,) = _linears_before(part)
         index = _feature_index(part, linear, tensors)
-        if linear not in plain or index is None or index.numel() != heads * d or not _leads_to(linear, node):
+        if linear not in plain or index is None or not _leads_to(linear, node):
+            return None
+        if mask is not None and linear in _linears_before(mask):  # it would read outputs that only attention completes
             return None
         linears.append(plain[linear])
         features.append(index)
@@ -194,14 +197,11 @@ def _attention_site(
 
 def _feature_index(part: fx.Node, linear: fx.Node, tensors: Mapping[str, Tensor]) -> Tensor | None:
     """int64 [heads * d]: the output of the Linear [B, L, N] that is each feature of `part` [B, heads, L, d]; or None."""
-    feature, token = (_send(numbers, linear, part, tensors) for numbers in (_features, _tokens))
-    if feature is None or token is None or feature.dim() != 4:
-        return None
-    index = feature[0, :, 0]
-    batch, length = feature.shape[0], feature.shape[2]
-    tokens = torch.arange(batch * length).view(batch, 1, length, 1)
-    same = torch.equal(feature, index[None, :, None].expand_as(feature)) and torch.equal(token, tokens.expand_as(token))
-    return index.flatten() if same else None
+    sizes: dict[str, int] = {}
+    shape = _shape(linear, sizes)
+    numbers = torch.arange(float(shape[-1])).expand(shape)
+    index = _run(part, {linear: numbers}, sizes, tensors)[0, :, 0].long()
+    return index.flatten() if _only_moves(linear, part, lambda x: x[..., index].transpose(1, 2), tensors) else None
 
 
 def _joined_heads(node: fx.Node, tensors: Mapping[str, Tensor]) -> fx.Node | None:
@@ -211,27 +211,20 @@ def _joined_heads(node: fx.Node, tensors: Mapping[str, Tensor]) -> fx.Node | Non
         if len(end.users) != 1:
             return None
         (end,) = end.users
-    sizes: dict[str, int] = {}
-    batch, heads, length, d = _shape(node, sizes)
-    numbers = torch.arange(float(batch * length * heads * d)).view(batch, length, heads, d)
-    arrived = _run(end, {node: numbers.transpose(1, 2)}, sizes, tensors)
-    return end if torch.equal(arrived, numbers.flatten(2)) else None
+    return end if _only_moves(node, end, lambda x: x.transpose(1, 2).flatten(2), tensors) else None
 
 
-def _send(numbers: Any, source: fx.Node, end: fx.Node, tensors: Mapping[str, Tensor]) -> Tensor | None:
-    """The numbers of the elements of `source` that arrive at `end`; None where they are changed."""
-    sizes: dict[str, int] = {}
-    sent = numbers(_shape(source, sizes))
-    arrived = _run(end, {source: sent.float()}, sizes, tensors)
-    return arrived.long() if torch.equal(arrived, arrived.round()) else None
-
-
-def _features(shape: Sequence[int]) -> Tensor:
-    return torch.arange(shape[-1]).expand(shape)
-
-
-def _tokens(shape: Sequence[int]) -> Tensor:
-    return torch.arange(shape[0] * shape[1]).view(shape[0], shape[1], 1).expand(shape)
+def _only_moves(start: fx.Node, end: fx.Node, move: Callable[[Tensor], Tensor], tensors: Mapping[str, Tensor]) -> bool:
+    """Whether the operators in between do as `move` to values of any sign and size, and read no values of the block's inputs."""
+    generator, sizes = torch.Generator().manual_seed(0), dict[str, int]()
+    shape = _shape(start, sizes)
+    values = torch.randint(-127, 128, shape, generator=generator).float()  # exact in 16 bits, with the factors
+    values *= 2.0 ** torch.randint(-6, 7, shape, generator=generator)
+    known: dict[fx.Node, Any] = {start: values}
+    if not torch.equal(_run(end, known, sizes, tensors).float(), move(values)):
+        return False
+    readers = (node for node in known if node is not start and node.target is not aten.sym_size.int)
+    return all(part.op != "placeholder" for node in readers for part in node.all_input_nodes)
 
 
 def _leads_to(start: fx.Node, end: fx.Node) -> bool:

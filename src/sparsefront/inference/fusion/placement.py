@@ -511,7 +511,7 @@ class RowChunks(nn.Module):
     """Calls a part of a block's graph by chunks of rows.
 
     Args:
-        part: X [M, K], and a residual [M, N] if there is one -> Y [M, N].
+        part: X [M, K], and the residuals that there are, of M rows -> Y [M, N].
         rows: most rows of a chunk.
         feature_major: memory layout of Y.
     """
@@ -560,7 +560,7 @@ def place_chunks(graph: fx.Graph, modules: Mapping[str, nn.Module], hidden_bytes
         up = modules[str(nodes[0].target)]
         product = product_of(up)
         assert product is not None and isinstance(down, FusedProduct)
-        operands = tuple(dict.fromkeys((nodes[0].args[0], *result.args[1:])))
+        operands = tuple(dict.fromkeys((*nodes[0].args, *result.args[1:])))
         part = fx.Graph()
         copies: dict[Any, fx.Node] = {x: part.placeholder(f"x_{place}") for place, x in enumerate(operands)}
         for node in nodes:
@@ -598,5 +598,5 @@ def _hidden_part(result: fx.Node, modules: Mapping[str, nn.Module]) -> list[fx.N
                 ups.add(node)
             elif node.target in (*GATES, aten.mul.Tensor) or (node.target is aten.slice.Tensor and node.args[1] == -1):
                 between.append(node)
-    inputs = {x for inner in between[1:] for x in inner.all_input_nodes} | {result.args[0]}
-    return [*ups, *reversed(between)] if len(ups) == 1 and inputs <= ups | set(between) else []
+    inputs, nodes = {x for inner in between[1:] for x in inner.all_input_nodes} | {result.args[0]}, ups | set(between)
+    return [*ups, *reversed(between)] if len(ups) == 1 and inputs <= nodes and nodes.isdisjoint(result.args[1:]) else []
