@@ -184,6 +184,18 @@ def test_sizes_and_mixing_keep_features(between, parts, shape):
         sf.prune(net, HIDDEN, 0.5, example_inputs=(torch.randn(shape),), tell=len)
 
 
+def test_mean_of_channels_keeps_them():
+    class Gated(nn.Sequential):
+        def forward(self, x):
+            h = self[1](self[0](x).relu()).relu()
+            return self[2](h * h.mean(1, keepdim=True))
+
+    net, inputs = Gated(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3), nn.Conv2d(8, 4, 3)), torch.randn(2, 3, 32, 32)
+    masks = sf.prune(net, Channel("width"), 0.25, layers=["0", "1", "2"], example_inputs=(inputs,), tell=len)
+    expected = net(inputs)
+    assert sf.narrow(net, masks).layers.keys() == {"0", "1"} and output_error(net(inputs), expected) <= 1e-5
+
+
 @pytest.mark.parametrize(
     ("between", "parts"),
     [

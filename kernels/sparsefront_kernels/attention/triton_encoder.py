@@ -115,6 +115,7 @@ def _attend_kernel(
     out_ptr,  # [B * length, heads * D] of any layout
     length,
     heads,
+    query_blocks,
     key_blocks,  # without the tail
     scale,  # in units of log2
     q_stride,  # of rows or columns, in units of UNIT elements
@@ -139,7 +140,9 @@ def _attend_kernel(
     TAIL: tl.constexpr,  # keys after the last whole block; 0: none
     BLOCK_D: tl.constexpr,
 ):
-    head, batch = tl.program_id(1), tl.program_id(2)
+    # One axis, whose length alone may exceed 65,535.
+    query_block, pair = tl.program_id(0) % query_blocks, tl.program_id(0) // query_blocks
+    head, batch = pair % heads, pair // heads
     start = batch * length
     end = start + length
     window = start // UNIT * UNIT if EARLY else start
@@ -154,7 +157,7 @@ def _attend_kernel(
         v_row = tl.load(features_ptr + 2 * heads * D + own, exists, -1)
         has_q, has_k, has_v = q_row >= 0, k_row >= 0, v_row >= 0
 
-    token = window + tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
+    token = window + query_block * BLOCK_M + tl.arange(0, BLOCK_M)
     query = tl.minimum(tl.maximum(token - start, 0), length - 1)  # others are not stored
     q = _load_tile(q_ptr, q_row, has_q, token, end, q_stride, FEATURE_MAJOR, WHOLE_ROWS, False, UNIT)
     if HAS_Q_BIAS:
@@ -240,10 +243,11 @@ def launch_attention(
         mask = mask.expand(batch, heads, length, length)
         kind = "bool " * (mask.dtype == torch.bool) + ("keys" if mask.stride(2) == 0 else "pairs")
         mask = mask.view(torch.uint8) if mask.dtype == torch.bool else mask
-    _attend_kernel[(triton.cdiv(length + early, block_m), heads, batch)](
+    query_blocks = triton.cdiv(length + early, block_m)
+    _attend_kernel[(query_blocks * heads * batch,)](
         *(*parts, q if features is None else features.contiguous(), q if q_bias is None else q_bias),
         *(q if v_bias is None else v_bias, q if mask is None else mask, to),
-        *(length, heads, key_blocks, scale * 1.4426950408889634),
+        *(length, heads, query_blocks, key_blocks, scale * 1.4426950408889634),
         *(stride // unit for stride in strides),
         *((0, 0, 0, 0) if mask is None else mask.stride()),
         D=d,

@@ -452,7 +452,7 @@ def _is_flat(node: fx.Node, kind: str) -> bool:
     if kind == "flatten":
         return node.args[1:] in ((1,), (1, -1))
     dims = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim")
-    return kind == "mean" and tuple(dims or ()) in ((2, 3), (-2, -1))
+    return kind == "mean" and isinstance(dims, list | tuple) and tuple(dims) in ((2, 3), (-2, -1))
 
 
 def _is_layer_output(node: fx.Node, source: _Component) -> bool:
