@@ -30,10 +30,10 @@ from sparsefront.results.candidates import (
     speedup_interval,
 )
 from sparsefront.results.comparable import model_text, task_text
-from sparsefront.results.compare import split_off_invalid
 from sparsefront.results.record import Result
 from sparsefront.results.statistics import LEAST_SEEDS, OutcomesOf
 from sparsefront.results.store import read_results
+from sparsefront.results.study_blocks import split_off_invalid
 
 MARKS = ("<!-- iso-quality -->", "<!-- end of iso-quality -->")
 TUNING_SEED = 100  # is not reported
@@ -123,9 +123,9 @@ def blocks_of(results: Sequence[Result], outcomes_of: OutcomesOf) -> tuple[dict[
         row for row in counting if is_pruned(row) and row.cost.recovery_steps and row.identity.seed != TUNING_SEED
     ]
     blocks: dict[int, list[Block]] = {}
-    for steps, of_budget in _sorted_groups(trained, lambda row: row.cost.recovery_steps):
+    for steps, of_budget in _group_sorted(trained, lambda row: row.cost.recovery_steps):
         lines = {Line.of(row) for row in of_budget}
-        for seed, rows in _sorted_groups(of_budget, lambda row: row.identity.seed):
+        for seed, rows in _group_sorted(of_budget, lambda row: row.identity.seed):
             try:
                 blocks.setdefault(steps, []).append(_block(seed, rows, lines, outcomes_of))
             except ValueError as error:
@@ -133,7 +133,7 @@ def blocks_of(results: Sequence[Result], outcomes_of: OutcomesOf) -> tuple[dict[
     return {steps: of_budget for steps, of_budget in blocks.items() if of_budget}, reasons
 
 
-def _sorted_groups(rows: Sequence[Result], key: Callable[[Result], int]) -> Iterator[tuple[int, list[Result]]]:
+def _group_sorted(rows: Sequence[Result], key: Callable[[Result], int]) -> Iterator[tuple[int, list[Result]]]:
     for value, members in groupby(sorted(rows, key=key), key):
         yield value, list(members)
 

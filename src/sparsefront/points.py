@@ -24,6 +24,7 @@ from sparsefront.records import without_machine, write_record
 from sparsefront.results.packed import RECORD, SUFFIX
 from sparsefront.results.run_folder import FAILURE_FILE, read_overrides, record_failure
 from sparsefront.results.store import read_results
+from sparsefront.results.study_blocks import find_split_block
 from sparsefront.settings_class import parameters_of, require_known, settings_class
 
 GRACE_S = 30.0  # from SIGTERM, which a training answers after its current step, to SIGKILL
@@ -223,8 +224,6 @@ def _work(
 
 def _require_one_dense_network(record: Path) -> None:
     """Raise InvalidSetting if a study's block now has two dense networks, as after its first points ran on another machine."""
-    from sparsefront.results.compare import find_split_block  # late: it draws
-
     (result,) = read_results([record]).results
     why = find_split_block(result, read_results(sorted(record.parent.glob(f"*{SUFFIX}"))).results)
     if why is not None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sparsefront.results.compare import split_off_invalid
+from sparsefront.results.study_blocks import split_off_invalid
 
 LINE = {"plan_sha256": "a" * 64, "dense_weights_sha256": "d" * 64, "dense_distilled": 0.98, "recovery_steps": 782}
 LINE |= {"time": "2026-01-02T00:00:00+00:00"}
