@@ -303,11 +303,12 @@ def test_grid_reads_the_committed_records(capsys, monkeypatch):
     assert "| 94.24 | 93.56 | 94.86 | 89.94 | 89.58 | 95.14 |" in printed
 
 
-def test_tuning_of_two_networks_is_refused(tmp_path, write_record):
+def test_tuning_counts_dense_networks(tmp_path, write_record, capsys, monkeypatch):
     for dense in ("d" * 64, "e" * 64):
         write_record(TWO_OF_FOUR, 5, seed=100, dense_weights_sha256=dense)
-    with pytest.raises(ValueError, match="results of 2 dense networks"):
-        tuning.accuracies_of(read_results([tmp_path]).results)
+    monkeypatch.setattr(sys, "argv", ["tuning", "--records", str(tmp_path)])
+    tuning.main()
+    assert "recipes started from 2 dense networks" in capsys.readouterr().out
 
 
 def test_equal_recipes_go_to_the_faster():
