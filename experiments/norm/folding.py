@@ -55,7 +55,7 @@ class Emulation(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if not self.is_linear:
             return self.norm(x)
-        y = self.folded(*x.sums) if hasattr(x, "sums") else self.round(x) @ self.weight.t()
+        y = self.fold(*x.sums) if hasattr(x, "sums") else self.round(x) @ self.weight.t()
         y = y if self.bias is None else y + self.bias
         return self.round(y) if self.is_stored else y
 
@@ -79,7 +79,7 @@ class Emulation(nn.Module):
         self.outputs.append(y.flatten(0, -2))
         return y
 
-    def folded(self, sums: Tensor, mean: Tensor, scale: Tensor, g: Tensor, b: Tensor | None) -> Tensor:
+    def fold(self, sums: Tensor, mean: Tensor, scale: Tensor, g: Tensor, b: Tensor | None) -> Tensor:
         weight = self.round(self.weight * g)
         product = sums @ weight.t()
         self.note(*[torch.zeros(1)] * 4, product)

@@ -78,13 +78,13 @@ def _row(spec: Mapping[str, Any], place: Sequence[str]) -> list[dict[str, str]]:
         lines = read_lines(Study.read(spec["study"]).points_file)
         return [line for line in lines if line["network"] == spec["network"] and line["row"] == row]
     return list(
-        _measured(spec, lambda one: (one.cell.table, one.cell.row, one.cell.column) == (table, row, column))[
+        _find_cells(spec, lambda one: (one.cell.table, one.cell.row, one.cell.column) == (table, row, column))[
             0
         ].of_seed.values()
     )
 
 
-def _measured(spec: Mapping[str, Any], belongs: Callable[[Measured], bool]) -> list[Measured]:
+def _find_cells(spec: Mapping[str, Any], belongs: Callable[[Measured], bool]) -> list[Measured]:
     cells = [
         one for one in _cells(spec["study"]) if one.cell.network == spec["network"] and belongs(one) and one.of_seed
     ]
@@ -101,7 +101,9 @@ def _cells(study: str) -> list[Measured]:
 def _order(spec: Mapping[str, Any]) -> Answer:
     from scipy.stats import kendalltau
 
-    cells = _measured(spec, lambda one: one.cell.column == spec["column"] and isinstance(one.cell.source, int | float))
+    cells = _find_cells(
+        spec, lambda one: one.cell.column == spec["column"] and isinstance(one.cell.source, int | float)
+    )
     theirs = [one.cell.source for one in cells]
     (tau, p), (on_test, _) = (
         kendalltau(theirs, [mean(one.values(name)) for one in cells]) for name in ("val_masked", "masked")
@@ -140,12 +142,12 @@ def _matches(line: Mapping[str, str], where: Mapping[str, str]) -> bool:
     )
 
 
-def _crossing(spec: Mapping[str, Any]) -> Answer:
+def _compare_crossings(spec: Mapping[str, Any]) -> Answer:
     """Whether the first row loses a point on the held-out part at a higher sparsity than the second: halfway between the two, it
     loses less, with the networks' standard errors as independent.
     """
     rows = [
-        _measured(spec, lambda one, row=row: (one.cell.table, one.cell.row) == (spec["table"], row))
+        _find_cells(spec, lambda one, row=row: (one.cell.table, one.cell.row) == (spec["table"], row))
         for row in spec["rows"]
     ]
     crossings = [find_crossing(of_row, LOST, "val_masked", "val_dense") for of_row in rows]
@@ -168,7 +170,7 @@ KINDS: dict[str, Callable[[Any], Answer]] = {
     "order": _order,
     "best": _best,
     "ratio": _ratio,
-    "crossing": _crossing,
+    "crossing": _compare_crossings,
     "missing": lambda _: ("", MISSING),
 }
 

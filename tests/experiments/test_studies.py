@@ -88,7 +88,7 @@ def test_crossing_within_noise_is_unclear(monkeypatch):
             return SimpleNamespace(first=line)
 
         curves = iter([[level(0.0, 0.0), level(0.4, slow)], [level(0.0, 0.0), level(0.4, fast)]])
-        monkeypatch.setattr(claims, "_measured", lambda *_: next(curves))
+        monkeypatch.setattr(claims, "_find_cells", lambda *_: next(curves))
         return claims.KINDS["crossing"]({"network": "sst2", "table": "Levels", "rows": ["slow", "fast"]})
 
     assert answer(1.0, 4.0) == ("40.0 % against 10.0 %, +1.88 ± 2.90 between, sst2", claims.UNCLEAR)

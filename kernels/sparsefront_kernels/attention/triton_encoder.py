@@ -12,7 +12,7 @@ from torch import Tensor
 
 # queries and keys per program and k-block, warps, pipeline stages
 LAUNCH, LAUNCH_FP32 = (128, 64, 8, 3), (32, 32, 4, 1)
-NARROW = (64, 64, 4, 3)  # of 16-bit types where fewer queries are computed in vain
+NARROW = (64, 64, 4, 3)  # of 16-bit types where it computes fewer queries that do not exist
 GROUP = 8  # elements of 16 bits per load
 LEAST = 16  # keys of a tensor core product
 
@@ -201,7 +201,7 @@ def _attend_kernel(
 
 
 def default_launch(length: int, dtype: torch.dtype) -> tuple[int, int, int, int]:
-    """Queries and keys per block, warps and stages: the wider block of queries, unless it computes more in vain."""
+    """Queries and keys per block, warps and stages: the wider block of queries, unless it computes more that do not exist."""
     if dtype == torch.float32:
         return LAUNCH_FP32
     return NARROW if -(-length // NARROW[0]) % 2 else LAUNCH

@@ -53,7 +53,7 @@ class NormOverUnits(_Hook):
 
 @dataclass(eq=False)
 class ReadUnits(_Hook):
-    """Makes a dense layer read zeros in place of pruned units.
+    """Makes a dense layer read zeros instead of pruned units.
 
     Args:
         pruned: bool [units].

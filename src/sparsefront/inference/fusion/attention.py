@@ -178,7 +178,7 @@ def _attention_site(
         return None
     if mask is not None and mask.meta["val"].dtype not in (torch.bool, query.dtype):
         return None
-    out = _joined_heads(node, tensors)
+    out = _join_heads(node, tensors)
     if out is None:
         return None
     linears, features = [], []
@@ -204,7 +204,7 @@ def _feature_index(part: fx.Node, linear: fx.Node, tensors: Mapping[str, Tensor]
     return index.flatten() if _only_moves(linear, part, lambda x: x[..., index].transpose(1, 2), tensors) else None
 
 
-def _joined_heads(node: fx.Node, tensors: Mapping[str, Tensor]) -> fx.Node | None:
+def _join_heads(node: fx.Node, tensors: Mapping[str, Tensor]) -> fx.Node | None:
     """The view of attention's output in which the features of all heads are side by side, [B, L, heads * d]; or None."""
     end = node
     while end.meta["val"].dim() == 4:
