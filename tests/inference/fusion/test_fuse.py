@@ -10,11 +10,11 @@ from torch import nn
 from torch.nn import functional
 
 from sparsefront.inference.choice import KernelChoice
-from sparsefront.inference.fusion import fused_product, placement
+from sparsefront.inference.fusion import fused_product, row_chunks
 from sparsefront.inference.fusion.block_pass import fuse_blocks, fuse_dense
 from sparsefront.inference.fusion.fused import FusedBlock
-from sparsefront.inference.fusion.placement import RowChunks
 from sparsefront.inference.fusion.plan import FusionParts, FusionPlan
+from sparsefront.inference.fusion.row_chunks import RowChunks
 from sparsefront.inference.precision import Precision
 from sparsefront.measure.correctness import output_error
 from sparsefront.patterns.block_wise import BlockWise
@@ -175,7 +175,7 @@ def test_a_plan_does_the_same_again(bert, tmp_path, monkeypatch):
 )
 def test_hidden_features_in_chunks(model, layout, precision, request, monkeypatch):
     """Of eight rows; the last chunk has fewer, a batch of one row a single one."""
-    monkeypatch.setattr(placement, "ROWS", 8)
+    monkeypatch.setattr(row_chunks, "ROWS", 8)
     pattern = BlockWise("64x128") if precision == "fp8" else TileWise(8)
     if model == "gated":
         pruned = request.getfixturevalue("stack")([Gated(), Gated()], pattern)
@@ -215,7 +215,7 @@ class Summed(nn.Module):
 @pytest.mark.parametrize("layout", ["feature_major", "row_major"])
 @pytest.mark.parametrize("before", [True, False])
 def test_sums_beside_chunks(before, layout, stack, monkeypatch):
-    monkeypatch.setattr(placement, "ROWS", 8)
+    monkeypatch.setattr(row_chunks, "ROWS", 8)
     pruned = stack([Summed(before=before), Summed(before=before)], TileWise(8))
     plan = fuse_dense(copy.deepcopy(pruned.net), pruned.inputs[0], layout=layout).plan
     plan = replace(plan, blocks={name: replace(one, hidden_bytes=1) for name, one in plan.blocks.items()})

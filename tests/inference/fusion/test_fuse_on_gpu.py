@@ -13,7 +13,7 @@ from sparsefront.inference.choice import KernelChoice
 from sparsefront.inference.fusion import block_pass
 from sparsefront.inference.fusion.block_pass import UNCHANGED, WORTH_IT, fuse_blocks, fuse_dense
 from sparsefront.inference.fusion.fused import FusedBlock
-from sparsefront.inference.fusion.placement import RowChunks
+from sparsefront.inference.fusion.row_chunks import RowChunks
 from sparsefront.measure.correctness import output_error
 from sparsefront.measure.graph_capture import record
 from sparsefront.models.bert import Bert

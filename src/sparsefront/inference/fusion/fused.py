@@ -37,7 +37,6 @@ from sparsefront.inference.fusion.placement import (
     FusedNorm,
     FusedRowNorm,
     copy_graph,
-    place_chunks,
     place_layouts,
     place_norms,
     place_products,
@@ -47,6 +46,7 @@ from sparsefront.inference.fusion.placement import (
     remove_unread,
 )
 from sparsefront.inference.fusion.plan import ALL_PARTS, FusionParts
+from sparsefront.inference.fusion.row_chunks import place_chunks
 from sparsefront.inference.fusion.sites import ProductSite, find_sites, merge_sites, node_argument
 from sparsefront.networks import layer_weight
 
